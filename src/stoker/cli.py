@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,37 @@ def check(
     else:
         facts.show(found, warnings)
     raise typer.Exit(1 if warnings else 0)
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    no_args_is_help=True,
+)
+def run(
+    script: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The script and its arguments.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", metavar="MODULE", help="Run a module instead: -m pkg.train ARGS.")
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="The run's id; the same on every node of a multi-node run.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps in the whole run, for its ETA.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view and no summary.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout; the script's stdout goes to stderr.")
+    ] = False,
+) -> Callable[[], None]:
+    """Observe a training script nobody edited. Exits as the script does."""
+    from stoker.watch import command
+
+    return command.prepare(
+        script or [], module=module, runs=runs, run_id=run_id, steps=steps, quiet=quiet, as_json=as_json
+    )
 
 
 def _print_json(value: dict[str, Any]) -> None:

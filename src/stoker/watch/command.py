@@ -1,0 +1,60 @@
+"""`stoker run`: from the parsed words to a script running under a session."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from stoker.errors import UsageError
+from stoker.watch import launcher
+from stoker.watch.live import LiveView, summary
+from stoker.watch.record import default_root
+from stoker.watch.session import Plan, Session
+
+
+def prepare(
+    words: list[str],
+    *,
+    module: str | None = None,
+    runs: Path | None = None,
+    run_id: str | None = None,
+    steps: int | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> Callable[[], None]:
+    """Find the script and make the record; return what runs it."""
+    if module is not None:
+        script = launcher.find_module(module, words)
+    elif words:
+        script = launcher.find_script(words[0], words[1:])
+    else:
+        raise UsageError("nothing to run: give a script (stoker run train.py) or a module (stoker run -m pkg.train)")
+    shown = os.environ.get("RANK", "0") == "0" and not quiet
+    plan = Plan(
+        name=script.name,
+        command=[*(["-m", module] if module else []), *words],
+        root=runs or default_root(),
+        run_id=run_id,
+        total_steps=steps,
+    )
+    session = Session(plan, view=LiveView() if shown else None)
+    answer = _divert_stdout() if as_json else None
+
+    def at_end(session: Session) -> None:
+        if shown:
+            summary(session)
+        if answer is not None:
+            with os.fdopen(answer, "w") as out:
+                json.dump(session.to_json(), out)
+                out.write("\n")
+
+    return lambda: launcher.run(script, session, at_end)
+
+
+def _divert_stdout() -> int:
+    """Send file descriptor 1 where 2 goes, for the script and its children; return the real one."""
+    sys.stdout.flush()
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    return answer

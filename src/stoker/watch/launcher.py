@@ -1,0 +1,187 @@
+"""Runs a user's script in this interpreter as if it had been started plainly.
+
+The script's `__main__` is a fresh module, left in place to the end, so that spawn finds the script
+and not Stoker, and what runs at exit finds its globals. Nothing is caught on the way out: the exit
+code, the traceback (less our frames) and death by a signal are the script's own. No signal handler
+is installed.
+"""
+
+import atexit
+import builtins
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import NotPermitted, ScriptNotFound
+from stoker.watch.session import Session
+from stoker.watch.tracebacks import without_stoker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What to run: code, and how its module and arguments look."""
+
+    argv: list[str]
+    code: Callable[[], types.CodeType]
+    file: str
+    spec: ModuleSpec | None
+    loader: Any
+    path0: str
+    package: str | None
+
+    @property
+    def name(self) -> str:
+        """What to call the run."""
+        return self.spec.name if self.spec is not None else Path(self.file).stem
+
+
+def find_script(path: str, args: list[str]) -> Script:
+    """A script by its path, as `python path args`. A folder or zip with a `__main__.py` is not taken."""
+    file = Path(path)
+    if not file.exists():
+        raise ScriptNotFound(f"no such script: {path} (looked in {Path.cwd()}); check the path, or use -m MODULE")
+    if file.is_dir():
+        raise ScriptNotFound(f"{path} is a folder, not a script; name the file in it that trains")
+    if not os.access(file, os.R_OK):
+        raise NotPermitted(f"{path} may not be read: check its permissions")
+    full = str(file.absolute())
+    loader = SourceFileLoader("__main__", full)
+    return Script(
+        argv=[path, *args],
+        code=lambda: compile(file.read_bytes(), full, "exec", dont_inherit=True),
+        file=full,
+        spec=None,
+        loader=loader,
+        path0=str(Path(full).resolve().parent),
+        package=None,
+    )
+
+
+def find_module(name: str, args: list[str]) -> Script:
+    """A module by its name, as `python -m name args`."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError:
+        spec = None
+    finally:
+        sys.path.pop(0)
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
+        raise ScriptNotFound(f"no module {name} to run (looked from {Path.cwd()}); check the name and the folder")
+    found, loader = spec, spec.loader
+
+    def code() -> types.CodeType:
+        made = loader.get_code(found.name)  # type: ignore[union-attr]
+        if made is None:
+            raise ScriptNotFound(f"module {name} has no Python code to run")
+        return made  # type: ignore[no-any-return]
+
+    return Script(
+        argv=[str(spec.origin), *args],
+        code=code,
+        file=str(spec.origin),
+        spec=spec,
+        loader=loader,
+        path0=str(Path.cwd()),
+        package=spec.parent,
+    )
+
+
+_session: Session | None = None
+
+
+def current() -> Session | None:
+    """The session of the script that this process runs, if it runs one."""
+    return _session
+
+
+def run(script: Script, session: Session, at_end: Callable[[Session], None]) -> None:
+    """Run the script under the session; return as the script does, or raise what it raises."""
+    global _session
+    _session = session
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=script.file,
+        __spec__=script.spec,
+        __loader__=script.loader,
+        __package__=script.package,
+        __cached__=None,
+        __builtins__=builtins,
+    )
+    sys.argv = list(script.argv)
+    sys.path[0] = script.path0
+    sys.modules["__main__"] = main
+    ending = _Ending(session, at_end)
+    # Registered before anything of the script's, so called after everything of the script's.
+    atexit.register(ending)
+    _hide_own_frames()
+    session.start()
+    try:
+        exec(script.code(), main.__dict__)
+    except SystemExit as error:
+        ending.exited(error)
+        raise
+    except KeyboardInterrupt:
+        ending.outcome, ending.error = "interrupted", "KeyboardInterrupt"
+        raise
+    except BaseException as error:
+        ending.outcome, ending.exit_code = "failed", 1
+        ending.error = f"{type(error).__name__}: {error}"
+        raise
+
+
+class _Ending:
+    """Finishes the session when the interpreter ends, knowing how the script did."""
+
+    def __init__(self, session: Session, at_end: Callable[[Session], None]) -> None:
+        self._session = session
+        self._at_end = at_end
+        self._pid = os.getpid()
+        self.outcome = "done"
+        self.exit_code: int | None = 0
+        self.error: str | None = None
+
+    def exited(self, error: SystemExit) -> None:
+        """The script called `sys.exit`."""
+        code = error.code
+        self.exit_code = code if isinstance(code, int) else 0 if code is None else 1
+        if self.exit_code:
+            self.outcome, self.error = "failed", f"SystemExit: {code}"
+
+    def __call__(self) -> None:
+        if os.getpid() != self._pid:  # a forked child that leaves by sys.exit is not the run
+            return
+        self._session.finish(self.outcome, exit_code=self.exit_code, error=self.error)
+        self._at_end(self._session)
+
+
+def _hide_own_frames() -> None:
+    """Tracebacks begin in the script. A script that sets its own hook replaces this one."""
+    shown = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = without_stoker(_below_launch(link.__traceback__))
+            link = link.__cause__ or link.__context__
+        shown(kind, error, error.__traceback__)
+
+    sys.excepthook = excepthook
+
+
+def _below_launch(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """What lies below the call that runs the script; all of it where that call is not in it."""
+    link = trace
+    while link is not None:
+        if link.tb_frame.f_code is run.__code__:
+            return link.tb_next
+        link = link.tb_next
+    return trace

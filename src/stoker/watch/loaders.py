@@ -1,0 +1,157 @@
+"""The loaders of a run, the draws made from them, and whether those draws reach a step.
+
+Only loaders whose batches reach a step count as `wait`. A draw is validation's when gradients are
+off as it is made, when the model then runs with gradients off, or when the loop comes back for more
+after a forward without a backward. Until a backward has settled it, a draw is open, and goes with
+what its loader's draws have been so far.
+"""
+
+import weakref
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Fate(Enum):
+    """What became of a draw."""
+
+    OPEN = 0
+    FED = 1
+    EVALUATED = 2
+
+
+@dataclass(slots=True, eq=False)
+class Loader:
+    """A loader that was drawn from."""
+
+    id: int
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    length: int | None = None
+    fed: int = 0
+    evaluated: int = 0
+    drawn: int = 0
+    epochs: int = 0
+    background: bool = False
+    startup: bool = False
+    last: "Draw | None" = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether its batches reach steps, by what became of those that are settled."""
+        return self.fed >= self.evaluated
+
+
+@dataclass(slots=True, eq=False)
+class Draw:
+    """One `next()` (or `iter()`) on a loader; a bucket of time on the timeline."""
+
+    loader: Loader
+    startup: bool
+    background: bool
+    samples: int | None = None
+    fate: Fate = Fate.OPEN
+    forward_seen: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the time in it was spent waiting for a batch that reaches a step."""
+        if self.fate is Fate.OPEN:
+            return self.loader.trains
+        return self.fate is Fate.FED
+
+    def settle(self, fate: Fate) -> None:
+        """Decide what became of it."""
+        self.fate = fate
+        if fate is Fate.FED:
+            self.loader.fed += 1
+        else:
+            self.loader.evaluated += 1
+
+
+class Loaders:
+    """All loaders of a run, by identity, and the draws whose fate is open."""
+
+    def __init__(self) -> None:
+        self.all: list[Loader] = []
+        self._by_key: dict[int, tuple[weakref.ref[Any] | None, Loader]] = {}
+        self._open: list[Draw] = []
+        self.in_background = False
+
+    def of(self, source: Any) -> Loader:
+        """The entry for a loader object, made when it is first seen."""
+        known = self._by_key.get(id(source))
+        if known is not None and (known[0] is None or known[0]() is source):
+            return known[1]
+        loader = Loader(id=len(self.all), name=_name_of(source))
+        loader.settings = _settings_of(source)
+        self.all.append(loader)
+        try:
+            ref = weakref.ref(source)
+        except TypeError:  # a generator's or C object's identity is all there is
+            ref = None
+        self._by_key[id(source)] = (ref, loader)
+        return loader
+
+    def draw(self, loader: Loader, *, background: bool, evaluating: bool) -> Draw:
+        """A `next()` begins."""
+        last = loader.last
+        if last is not None and last.fate is Fate.OPEN and last.forward_seen:
+            self._settle(last, Fate.EVALUATED)
+        draw = Draw(loader, loader.startup, background)
+        if evaluating:
+            draw.settle(Fate.EVALUATED)
+        if background:
+            loader.background = self.in_background = True
+        return draw
+
+    def drawn(self, draw: Draw, samples: int | None) -> None:
+        """The `next()` gave a batch."""
+        draw.samples = samples
+        loader = draw.loader
+        loader.startup = False
+        loader.last = draw
+        loader.drawn += 1
+        if draw.fate is Fate.OPEN:
+            self._open.append(draw)
+
+    def forward_without_gradients(self) -> None:
+        """The model ran for its answer alone: the newest open draw was for that."""
+        if self._open:
+            self._settle(self._open[-1], Fate.EVALUATED)
+
+    def forward(self) -> None:
+        """The model ran with gradients on."""
+        for draw in self._open:
+            draw.forward_seen = True
+
+    def backward(self) -> None:
+        """What was drawn has reached a step."""
+        for draw in self._open:
+            draw.settle(Fate.FED)
+        self._open.clear()
+
+    def _settle(self, draw: Draw, fate: Fate) -> None:
+        draw.settle(fate)
+        if draw in self._open:
+            self._open.remove(draw)
+
+
+def _name_of(source: Any) -> str:
+    dataset = getattr(source, "dataset", None)
+    kind = type(source).__name__
+    return kind if dataset is None else f"{kind}({type(dataset).__name__})"
+
+
+def _settings_of(source: Any) -> dict[str, Any]:
+    """What a DataLoader was given; empty for anything else."""
+    if getattr(source, "dataset", None) is None or not hasattr(source, "num_workers"):
+        return {}
+    context = getattr(source, "multiprocessing_context", None)
+    start = getattr(context, "_name", None) or (type(context).__name__ if context is not None else None)
+    kept = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "drop_last")
+    settings = {name: getattr(source, name, None) for name in kept}
+    settings["in_order"] = getattr(source, "in_order", None)
+    settings["start_method"] = start
+    settings["dataset"] = type(source.dataset).__qualname__
+    return settings

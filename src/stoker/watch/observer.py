@@ -1,0 +1,277 @@
+"""One run's observer: what the hooks tell of the training thread becomes parts, and parts steps.
+
+The hooks call this on the training thread, so each method does little: a mark, an append. What is
+ready goes to `done`, which the recorder's thread empties.
+"""
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from stoker.watch.cycle import Cycle
+from stoker.watch.loaders import Draw, Loader, Loaders
+from stoker.watch.phases import BACKWARD, COPY, FORWARD, GRAPH, OTHER, UPDATE, WAIT
+from stoker.watch.roots import Roots
+from stoker.watch.timeline import Device, Event, Part, Timeline
+from stoker.watch.workers import Fetched, Mailbox
+
+get_ident = threading.get_ident
+# How many steps without a forward are met by looking for the roots again, one level deeper each.
+_SEARCHES = 6
+
+
+class Observer:
+    """Watches one training thread of this process."""
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+        self.timeline = Timeline()
+        self.loaders = Loaders()
+        self.mailbox = Mailbox()
+        self.roots = Roots(self.timed_call)
+        self.cycle: Cycle[Part] = Cycle()
+        self.done: deque[list[Part]] = deque()
+        self.batches: deque[tuple[Loader, Fetched]] = deque()
+        self.updates = 0
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._draws: list[Draw] = []
+        self._side_copies: list[tuple[Event, Event]] = []
+        self._update_depth = 0
+        self._update_token = 0
+        self._forwards = 0
+        self._missed = 0
+        self._roots_stale = False
+        self._capturing: Any = None
+        self._graph_updates: dict[int, int | str] = {}
+        self._seq = 0
+
+    # --- draws -----------------------------------------------------------------------------------
+
+    def here(self) -> bool:
+        """Whether this is the thread that trains."""
+        return get_ident() == self.thread
+
+    def begin_draw(self, loader: Loader) -> tuple[Draw, int]:
+        """The loop stands in `next()`."""
+        here = get_ident() == self.thread
+        evaluating = here and not torch.is_grad_enabled()
+        draw = self.loaders.draw(loader, background=not here, evaluating=evaluating)
+        if not here or evaluating:
+            return draw, 0
+        if self._roots_stale:
+            self.find_roots()
+        return draw, self.timeline.enter(draw)
+
+    def end_draw(self, draw: Draw, token: int, samples: int | None) -> None:
+        """`next()` gave a batch of so many samples."""
+        if token:
+            self.timeline.leave(token)
+        self.loaders.drawn(draw, samples)
+        self._draws.append(draw)
+
+    def fail_draw(self, token: int) -> None:
+        """`next()` raised: the epoch's end, or an error."""
+        if token:
+            self.timeline.leave(token)
+
+    def begin_iter(self, loader: Loader) -> int:
+        """The loop stands in `iter()`: workers may be starting."""
+        loader.startup = True
+        loader.epochs += 1
+        loader.drawn = 0
+        if get_ident() != self.thread or not torch.is_grad_enabled():
+            return 0
+        return self.timeline.enter(Draw(loader, True, False))
+
+    def blocked(self) -> int:
+        """The training thread blocks on another thread; with a loader there, that is waiting for data."""
+        if not self.loaders.in_background or get_ident() != self.thread:
+            return 0
+        if self.timeline.current is not OTHER:
+            return 0
+        return self.timeline.enter(WAIT)
+
+    def leave(self, token: int) -> None:
+        """A phase ends."""
+        if token:
+            self.timeline.leave(token)
+
+    def fetched(self, loader: Loader, fetched: Fetched) -> None:
+        """What the batch just drawn cost where it was made."""
+        self.batches.append((loader, fetched))
+
+    def fetched_in_process(self, loader: Loader, told: dict[str, Any]) -> None:
+        """The same, for a batch that this process fetched itself."""
+        started = told.pop("t")
+        self.batches.append((loader, Fetched(None, self._seq, started, told)))
+        self._seq += 1
+
+    # --- forward, backward, copies ----------------------------------------------------------------
+
+    def timed_call(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A root module is called."""
+        if get_ident() != self.thread or self.timeline.current is FORWARD:
+            return call(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self.loaders.forward_without_gradients()
+            return call(*args, **kwargs)
+        self.loaders.forward()
+        self._forwards += 1
+        device = self.timeline.device
+        if device is None:
+            self._look_for_device(module)
+        elif not device.on_training_stream() and self._capturing is None:
+            device.follow()
+        token = self.timeline.enter(FORWARD)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.timeline.leave(token)
+
+    def begin_backward(self) -> int:
+        """Gradients are asked for."""
+        if get_ident() != self.thread or self.timeline.current is BACKWARD:
+            return 0
+        if not self._forwards and not self.updates:
+            self.find_roots()
+        self.loaders.backward()
+        return self.timeline.enter(BACKWARD)
+
+    def begin_copy(self) -> tuple[int, Event | None]:
+        """A tensor is about to leave the host. Beside the training stream it costs that stream nothing."""
+        if get_ident() != self.thread:
+            return 0, None
+        device = self.timeline.device
+        if device is not None and not device.on_training_stream():
+            return 0, device.mark_current()
+        return self.timeline.enter(COPY), None
+
+    def end_copy(self, token: int, beside: Event | None, copied: bool) -> None:
+        """The call that might have copied has returned."""
+        if beside is not None and self.timeline.device is not None:
+            end = self.timeline.device.mark_current()
+            if end is not None and copied:
+                self._side_copies.append((beside, end))
+        if token:
+            self.timeline.leave(token)
+            if not copied:
+                self.timeline.disown_last()
+
+    def begin_stream_wait(self, stream: Any) -> int:
+        """The training stream waits for another one: for the copies there, if there were any."""
+        device = self.timeline.device
+        if device is None or not self._side_copies or get_ident() != self.thread:
+            return 0
+        return self.timeline.enter(COPY) if stream.cuda_stream == device.raw_stream else 0
+
+    # --- updates -----------------------------------------------------------------------------------
+
+    def begin_update(self, optimizer: Any) -> None:
+        """An optimizer's step begins, perhaps inside another's."""
+        if optimizer not in self._optimizers:  # made before there was an observer
+            self.knows(optimizer)
+        if get_ident() != self.thread:
+            if self.updates:
+                return
+            self._move_to_this_thread()
+        if self._update_depth == 0 or self._update_token > self.timeline.depth:
+            self._update_depth = 0
+            self._update_token = self.timeline.enter(UPDATE)
+        self._update_depth += 1
+
+    def end_update(self, optimizer: Any) -> None:
+        """An optimizer's step has ended; the outermost one's end is where the part ends."""
+        if get_ident() != self.thread or self._update_depth == 0:
+            return
+        self._update_depth -= 1
+        if self._update_depth:
+            return
+        self.timeline.leave(self._update_token)
+        if self._capturing is not None:
+            self._graph_updates[id(self._capturing)] = id(optimizer)
+            return
+        self._cut(id(optimizer))
+
+    def replay(self, graph: Any, call: Callable[[], None]) -> None:
+        """A CUDA graph is replayed: a step of its own if an update was captured in it."""
+        if get_ident() != self.thread or self.timeline.current is not OTHER:
+            call()
+            return
+        token = self.timeline.enter(GRAPH)
+        try:
+            call()
+        finally:
+            self.timeline.leave(token)
+        optimizer = self._graph_updates.get(id(graph))
+        if optimizer is not None:
+            self.loaders.backward()
+            self._forwards += 1
+            self._cut(optimizer)
+
+    def capture(self, graph: Any) -> None:
+        """A CUDA graph's capture begins (or, with None, ends)."""
+        self._capturing = graph
+
+    def mark_step(self) -> None:
+        """The loop itself says that a step has ended (loops without an optimizer)."""
+        self.timeline.leave(self.timeline.enter(OTHER))
+        self.loaders.backward()
+        self._cut("marked")
+
+    def finish(self) -> None:
+        """No more steps will come."""
+        self.done.extend(self.cycle.flush())
+
+    # --- what is trained ----------------------------------------------------------------------------
+
+    def knows(self, optimizer: Any) -> None:
+        """An optimizer was made."""
+        self._optimizers.add(optimizer)
+        self.cycle.expect(len(self._optimizers))
+        self._roots_stale = True
+
+    def look_again(self) -> None:
+        """A model was wrapped: the roots may have changed."""
+        self._roots_stale = True
+
+    def find_roots(self) -> None:
+        """Find the modules whose call is the forward pass."""
+        self._roots_stale = False
+        self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
+
+    def _cut(self, optimizer: int | str) -> None:
+        if self._forwards == 0 and not self.roots.fixed and self._missed < _SEARCHES:
+            self._missed += 1
+            self.find_roots() if self._missed == 1 else self.roots.descend()
+        start, marks = self.timeline.cut()
+        device = self.timeline.device
+        part = Part(
+            start=start,
+            marks=marks,
+            draws=self._draws,
+            side_copies=self._side_copies,
+            unix=time.time(),
+            forwards=self._forwards,
+            device_index=None if device is None else device.index,
+        )
+        self._draws, self._side_copies, self._forwards = [], [], 0
+        self.updates += 1
+        done = self.cycle.add(optimizer, part)
+        if done:
+            self.done.extend(done)
+
+    def _look_for_device(self, module: nn.Module) -> None:
+        parameter = next(module.parameters(), None)
+        if parameter is not None and parameter.is_cuda:
+            self.timeline.device = Device(parameter.device.index)
+
+    def _move_to_this_thread(self) -> None:
+        self.thread = get_ident()
+        self.timeline = Timeline(device=self.timeline.device)
+        self._update_depth = 0

@@ -1,0 +1,213 @@
+"""A run's record on disk: written so that a killed run leaves it readable, and read back as values.
+
+    <root>/<run id>/run.json             schema, command, versions, facts, settings (rank 0 writes it)
+    <root>/<run id>/rank<k>/rank.json    this rank: process, device, loaders, outcome, overhead
+                            steps.jsonl, batches.jsonl, resources.jsonl   a line each, only appended
+
+The `.json` files are replaced whole. A `.jsonl` file's last line may be cut off when the run was
+killed; a reader leaves such a line out and says so. `docs/record.md` describes every field.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown
+from stoker.watch.phases import Batch, Step
+
+SCHEMA = 1
+VALUE = TypeVar("VALUE", Step, Batch)
+
+
+def default_root() -> Path:
+    """Where runs are kept: `$STOKER_RUNS`, else `.stoker/runs` in the working folder."""
+    return Path(os.environ.get("STOKER_RUNS", ".stoker/runs"))
+
+
+def write_whole(path: Path, value: Mapping[str, Any]) -> None:
+    """Put a JSON file there whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(value, indent=1, default=str) + "\n")
+    draft.replace(path)
+
+
+class Writer:
+    """One rank's part of a record. Lines are buffered until `flush`, whole lines at a time."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder = folder
+        self.rank_folder = folder / f"rank{rank}"
+        try:
+            self.rank_folder.mkdir(parents=True, exist_ok=True)
+            self._files = {
+                name: os.open(
+                    self.rank_folder / f"{name}.jsonl",
+                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0),
+                    0o644,
+                )
+                for name in ("steps", "batches", "resources")
+            }
+        except OSError as error:
+            raise NotPermitted(
+                f"cannot write the run's record under {folder}: {error.strerror}; "
+                "run from a folder you may write to, or say where with --runs DIR"
+            ) from error
+        self._lines: dict[str, list[str]] = {name: [] for name in self._files}
+        self.failure: str | None = None
+
+    def add(self, name: str, line: Mapping[str, Any]) -> None:
+        """One more line for that file."""
+        self._lines[name].append(json.dumps(line, separators=(",", ":")))
+
+    def flush(self) -> None:
+        """Append what has gathered. A full disk stops the record, never the run."""
+        for name, lines in self._lines.items():
+            if not lines or self.failure is not None:
+                continue
+            data = ("\n".join(lines) + "\n").encode()
+            lines.clear()
+            try:
+                while data:
+                    data = data[os.write(self._files[name], data) :]
+            except OSError as error:
+                self.failure = f"the record stops here: {error.strerror} ({self.rank_folder})"
+
+    def describe_run(self, value: Mapping[str, Any]) -> None:
+        """Write `run.json`."""
+        self._describe(self.folder / "run.json", {"schema": SCHEMA, **value})
+
+    def describe_rank(self, value: Mapping[str, Any]) -> None:
+        """Write `rank.json`."""
+        self._describe(self.rank_folder / "rank.json", {"schema": SCHEMA, **value})
+
+    def _describe(self, path: Path, value: Mapping[str, Any]) -> None:
+        try:
+            write_whole(path, value)
+        except OSError as error:
+            self.failure = f"the record stops here: {error.strerror} ({path})"
+
+    def close(self) -> None:
+        """Flush and let go of the files."""
+        self.flush()
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """One rank's lines. Iterating reads the file again, a line at a time."""
+
+    rank: int
+    folder: Path
+    about: Mapping[str, Any]
+
+    def steps(self) -> Iterator[Step]:
+        """The steps, in order."""
+        for line in self._lines("steps"):
+            yield _as(Step, line, self.folder)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches as their loaders made them."""
+        for line in self._lines("batches"):
+            yield _as(Batch, line, self.folder)
+
+    def resources(self) -> Iterator[Mapping[str, Any]]:
+        """The counters, about one line a second."""
+        yield from self._lines("resources")
+
+    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+        path = self.folder / f"{name}.jsonl"
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        return  # the run was killed while it wrote this
+                    try:
+                        yield json.loads(line)
+                    except ValueError as error:
+                        raise RecordBroken(
+                            f"{path}, line {number} is not JSON ({error}): the file was changed or damaged; "
+                            "delete that line to read the rest"
+                        ) from error
+        except FileNotFoundError:
+            return
+        except PermissionError as error:
+            raise NotPermitted(f"{path} may not be read: ask its owner, or read it as that user") from error
+
+
+def _as(kind: type[VALUE], line: Mapping[str, Any], folder: Path) -> VALUE:
+    known = {field.name for field in fields(kind)}
+    try:
+        return kind(**{key: value for key, value in line.items() if key in known})
+    except TypeError as error:
+        raise RecordBroken(f"a line in {folder} is not a {kind.__name__.lower()}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A run's record, read back.
+
+    >>> record = Record.open("latest")                                        # doctest: +SKIP
+    >>> sum(step.wait or 0 for step in record.ranks[0].steps())               # doctest: +SKIP
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+    ranks: Mapping[int, RankRecord]
+
+    @property
+    def id(self) -> str:
+        """The run's id: its folder's name."""
+        return self.folder.name
+
+    @property
+    def outcome(self) -> str:
+        """How rank 0 ended: done, failed, interrupted; `unknown` if it was killed or still runs."""
+        first = self.ranks.get(0)
+        return str(first.about.get("outcome") or "unknown") if first is not None else "unknown"
+
+    @classmethod
+    def open(cls, where: str | Path, root: Path | None = None) -> "Record":
+        """Open a record by its folder, its run id, or "latest"."""
+        folder = _find(where, root or default_root())
+        about = _read_json(folder / "run.json")
+        if about.get("schema") != SCHEMA:
+            raise RecordSchemaUnknown(
+                f"{folder} has schema {about.get('schema')!r}; this Stoker reads schema {SCHEMA}: "
+                "read it with the version that wrote it"
+            )
+        ranks = {}
+        for path in sorted(folder.glob("rank*/rank.json")):
+            number = path.parent.name.removeprefix("rank")
+            if number.isdigit():
+                ranks[int(number)] = RankRecord(rank=int(number), folder=path.parent, about=_read_json(path))
+        return cls(folder=folder, about=about, ranks=dict(sorted(ranks.items())))
+
+
+def _find(where: str | Path, root: Path) -> Path:
+    asked = Path(where)
+    if (asked / "run.json").exists():
+        return asked.resolve()
+    if (root / asked / "run.json").exists():
+        return (root / asked).resolve()
+    known = sorted(root.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    if str(where) == "latest" and known:
+        return known[-1].parent.resolve()
+    recent = ", ".join(path.parent.name for path in reversed(known[-3:])) or "none"
+    raise RecordNotFound(f"no record at {where} nor in {root} (newest there: {recent}); give a folder or a run id")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except PermissionError as error:
+        raise NotPermitted(f"{path} may not be read: ask its owner, or read it as that user") from error
+    except (OSError, ValueError) as error:
+        raise RecordBroken(f"{path} cannot be read ({error}): the record is damaged; run again") from error
+    if not isinstance(value, dict):
+        raise RecordBroken(f"{path} holds {type(value).__name__}, not an object: the record is damaged; run again")
+    return value

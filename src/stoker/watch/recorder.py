@@ -1,0 +1,124 @@
+"""The recorder's thread: turns what the training thread left behind into lines, twice a second.
+
+It holds the interpreter in small bites, so that a training thread that wants it back waits
+microseconds; what it costs in CPU time is measured and told.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stoker.watch.loaders import Loader
+from stoker.watch.observer import Observer
+from stoker.watch.phases import Batch
+from stoker.watch.record import Writer
+from stoker.watch.resolve import ready, step_of
+from stoker.watch.tally import Tally
+from stoker.watch.workers import Fetched
+
+_INTERVAL = 0.5
+_SAMPLE_INTERVAL = 1.0
+# Steps and batches made into lines before the interpreter is offered to others: about 25 us each.
+_BITE = 8
+
+
+class Recorder:
+    """Writes a run's record as it goes. `on_tick` is called after each round (the live view)."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        writer: Writer,
+        tally: Tally,
+        sample: Callable[[], dict[str, Any]],
+        on_tick: Callable[[], None],
+    ) -> None:
+        self._observer = observer
+        self._writer = writer
+        self._tally = tally
+        self._sample = sample
+        self._on_tick = on_tick
+        self._steps = 0
+        self._next_sample = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stoker-recorder", daemon=True)
+        # perf_counter's zero is nobody's; workers tell their times by it.
+        self._epoch = time.time() - time.perf_counter()
+        self.cpu_seconds = 0.0
+        self.latest: dict[str, Any] = {}
+        self.failure: str | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after a last round, with everything that can still be read."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+        self._observer.finish()
+        self._round(final=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL):
+            try:
+                self._round(final=False)
+            except Exception as error:  # noqa: BLE001  # the run must go on; the summary tells
+                self.failure = f"recording stopped: {type(error).__name__}: {error}"
+                return
+            self.cpu_seconds = time.thread_time()
+            self._on_tick()
+
+    def _round(self, *, final: bool) -> None:
+        self._write_steps(final=final)
+        self._write_batches()
+        now = time.monotonic()
+        if now >= self._next_sample or final:
+            self._next_sample = now + _SAMPLE_INTERVAL
+            self.latest = self._sample()
+            self._writer.add("resources", {"t": round(time.time(), 3), **self.latest})
+        self._writer.flush()
+
+    def _write_steps(self, *, final: bool) -> None:
+        done = self._observer.done
+        device = self._observer.timeline.device
+        if final and device is not None and done:
+            device.stream.synchronize()
+        while done and ready(done[0]):
+            seen = bool(self._observer.loaders.all)
+            step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
+            self._steps += 1
+            self._tally.add(step)
+            self._writer.add("steps", step.to_json())
+            if self._steps % _BITE == 0 and not final:
+                time.sleep(0)
+
+    def _write_batches(self) -> None:
+        batches = self._observer.batches
+        for count in range(len(batches)):
+            self._writer.add("batches", self._batch(*batches.popleft()).to_json())
+            if count % _BITE == _BITE - 1:
+                time.sleep(0)
+
+    def _batch(self, loader: Loader, fetched: Fetched) -> Batch:
+        cost = fetched.cost
+        queued = cost["queued"]
+        return Batch(
+            loader=loader.id,
+            worker=fetched.worker,
+            seq=fetched.seq,
+            t=fetched.started + self._epoch,
+            samples=cost["samples"],
+            read=cost["read"] / 1e9,
+            transform=cost["transform"] / 1e9,
+            collate=cost["collate"] / 1e9,
+            handoff=fetched.handoff,
+            pin=fetched.pin,
+            cpu=cost["cpu"] / 1e9,
+            queued=None if queued is None else queued / 1e9,
+            bytes=cost["bytes"],
+            disk=cost["disk"],
+            faults=cost["faults"],
+            calls=cost["calls"],
+        )

@@ -1,0 +1,215 @@
+"""A run from start to end: observer, hooks, recorder, record and view, put together once."""
+
+import os
+import platform
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from stoker import __version__
+try:
+    from stoker.facts.sample import Sampler
+except ImportError:
+    class Sampler:  # SHIM
+        def read(self, pids): return {}
+from stoker.watch import hooks
+from stoker.watch.observer import Observer
+from stoker.watch.record import Writer, default_root
+from stoker.watch.recorder import Recorder
+from stoker.watch.tally import Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to observe and how: where the record goes, what it is called, what the loop will do."""
+
+    name: str
+    command: Sequence[str] = ()
+    root: Path = field(default_factory=default_root)
+    run_id: str | None = None
+    total_steps: int | None = None
+
+
+class Session:
+    """One observed run of this process.
+
+    >>> session = Session(Plan(name="train"))                                  # doctest: +SKIP
+    >>> session.start(); ...; session.finish("done")                           # doctest: +SKIP
+    """
+
+    def __init__(self, plan: Plan, view: Any = None) -> None:
+        self.plan = plan
+        self.rank = _env_int("RANK", 0)
+        self.world_size = _env_int("WORLD_SIZE", 1)
+        self.id = plan.run_id or _run_id(plan.name, self.world_size)
+        self.folder = (plan.root / self.id).absolute()
+        self.observer = Observer()
+        self.tally = Tally()
+        self.writer = Writer(self.folder, self.rank)
+        self._sampler = Sampler()
+        self.view = view
+        self.recorder = Recorder(self.observer, self.writer, self.tally, self._sample, self._tick)
+        self.started = time.time()
+        self.finished = False
+
+    def start(self) -> None:
+        """Begin to observe."""
+        self._describe_run(facts=None)
+        self._describe_rank(outcome=None)
+        hooks.install(self.observer)
+        self.recorder.start()
+        if self.view is not None:
+            self.view.start(self)
+
+    def finish(self, outcome: str, *, exit_code: int | None = None, error: str | None = None) -> None:
+        """The run has ended: `done`, `failed` or `interrupted`."""
+        if self.finished:
+            return
+        self.finished = True
+        hooks.uninstall()
+        self.recorder.stop()
+        self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)
+        self.writer.close()
+        if self.view is not None:
+            self.view.finish(self)
+
+    def overhead(self) -> dict[str, Any]:
+        """What observing cost this run, as measured in it."""
+        timeline = self.observer.timeline
+        steps = self.observer.updates
+        wall = time.time() - self.started
+        return {
+            "hooks_us_per_step": timeline.cost_ns / 1e3 / steps if steps else None,
+            "recorder_cpu_share": self.recorder.cpu_seconds / wall if wall > 0 else None,
+        }
+
+    def remaining_steps(self) -> float | None:
+        """Steps left: of the total that was told, else of this epoch; None where neither is known."""
+        if self.plan.total_steps is not None:
+            return max(0, self.plan.total_steps - self.observer.updates)
+        trained = [loader for loader in self.observer.loaders.all if loader.fed]
+        if not trained or trained[-1].length is None or not self.observer.updates:
+            return None
+        loader = trained[-1]
+        draws_per_step = max(1.0, loader.fed / self.observer.updates)
+        return max(0, loader.length - loader.drawn) / draws_per_step
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as `stoker run --json` prints it."""
+        return {
+            "schema": 1,
+            "run": self.id,
+            "record": str(self.folder),
+            "rank": self.rank,
+            "world_size": self.world_size,
+            **self.tally.to_json(),
+            "overhead": self.overhead(),
+        }
+
+    def _tick(self) -> None:
+        if self.view is not None:
+            self.view.tick(self)
+
+    def _sample(self) -> dict[str, Any]:
+        own = psutil.Process()
+        try:
+            pids = [own.pid, *(child.pid for child in own.children(recursive=True))]
+        except psutil.Error:
+            pids = [own.pid]
+        return {**self._sampler.read(pids), "allocator": _allocator()}
+
+    def _describe_run(self, facts: dict[str, Any] | None) -> None:
+        if self.rank != 0:
+            return
+        self.writer.describe_run(
+            {
+                "id": self.id,
+                "name": self.plan.name,
+                "command": list(self.plan.command),
+                "folder": str(Path.cwd()),
+                "started": self.started,
+                "world_size": self.world_size,
+                "total_steps": self.plan.total_steps,
+                "versions": {
+                    "stoker": __version__,
+                    "torch": torch.__version__,
+                    "python": platform.python_version(),
+                },
+                "settings": {},
+                "facts": facts,
+            }
+        )
+
+    def _describe_rank(self, outcome: str | None, exit_code: int | None = None, error: str | None = None) -> None:
+        device = self.observer.timeline.device
+        self.writer.describe_rank(
+            {
+                "rank": self.rank,
+                "local_rank": _env_int("LOCAL_RANK", 0),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "started": self.started,
+                "ended": None if outcome is None else time.time(),
+                "outcome": outcome,
+                "exit_code": exit_code,
+                "error": error,
+                "steps": self.observer.updates,
+                "device": None if device is None else torch.cuda.get_device_name(device.index),
+                "loaders": [
+                    {"id": loader.id, "name": loader.name, "length": loader.length, "trains": loader.trains,
+                     "fed": loader.fed, "evaluated": loader.evaluated, "epochs": loader.epochs,
+                     "background": loader.background, **loader.settings}
+                    for loader in self.observer.loaders.all
+                ],
+                "overhead": self.overhead(),
+                "failure": self.recorder.failure or self.writer.failure,
+            }
+        )
+
+
+def _env_int(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else default
+
+
+def _run_id(name: str, world_size: int) -> str:
+    """A name for the run that every rank arrives at by itself."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:40] or "run"
+    if world_size == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}"
+    local = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"]
+    seed = [os.environ.get(key, "") for key in names]
+    if local:  # torchrun itself is every rank's parent, and its start time is this run's
+        parent = psutil.Process(os.getppid())
+        seed += [str(parent.pid), str(parent.create_time())]
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(parent.create_time()))
+    else:
+        stamp = "multi"
+    return f"{stamp}-{stem}-{sha256('/'.join(seed).encode()).hexdigest()[:6]}"
+
+
+def _allocator() -> dict[str, int] | None:
+    """The CUDA allocator's counters; None where there is no CUDA context."""
+    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():
+        return None
+    stats = torch.cuda.memory_stats()
+    kept = {
+        "allocated": "allocated_bytes.all.current",
+        "allocated_peak": "allocated_bytes.all.peak",
+        "reserved": "reserved_bytes.all.current",
+        "reserved_peak": "reserved_bytes.all.peak",
+        "retries": "num_alloc_retries",
+        "ooms": "num_ooms",
+        "segments": "segment.all.allocated",
+    }
+    return {name: int(stats.get(key, 0)) for name, key in kept.items()}

@@ -1,0 +1,107 @@
+"""What a run's steps add up to: shares, rates, an ETA. Pure; the live view, the summary and exports read it.
+
+Two rates are kept apart. `burst` is what a progress bar shows: one over the median of recent steps.
+`sustained` is steps over wall time, stalls, validation and checkpoints included. The ETA is made of
+the second.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from stoker.watch.phases import PHASES, Step
+
+_RECENT = 256
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running sums over the steps of one rank. The first step (warm-up, compiling) is kept apart."""
+
+    steps: int = 0
+    samples: int | None = None
+    seconds: float = 0.0
+    by_phase: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    startup: float = 0.0
+    waits_known: bool = False
+    first: Step | None = None
+    began: float | None = None
+    last: float | None = None
+    _recent: deque[Step] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def add(self, step: Step) -> None:
+        """One more step."""
+        self.last = step.t
+        if self.first is None:
+            self.first, self.began = step, step.t
+            return
+        self.steps += 1
+        self.seconds += step.seconds
+        self.startup += step.startup
+        if step.samples is not None:
+            self.samples = (self.samples or 0) + step.samples
+        self.waits_known |= step.wait is not None
+        for name in PHASES:
+            self.by_phase[name] += getattr(step, name) or 0.0
+        self._recent.append(step)
+
+    @property
+    def wall(self) -> float | None:
+        """Seconds from the end of the first step to the end of the last."""
+        return self.last - self.began if self.steps and self.began is not None and self.last is not None else None
+
+    def shares(self) -> dict[str, float | None]:
+        """Each phase's share of the step, 0..1; None where it was not measured."""
+        if not self.seconds:
+            return dict.fromkeys(PHASES)
+        shares: dict[str, float | None] = {n: s / self.seconds for n, s in self.by_phase.items()}
+        if not self.waits_known:
+            shares["wait"] = None
+        return shares
+
+    def recent_shares(self) -> dict[str, float | None]:
+        """The same over the last steps."""
+        recent = Tally()
+        for step in [*list(self._recent)[:1], *self._recent]:
+            recent.add(step)
+        return recent.shares()
+
+    @property
+    def burst(self) -> float | None:
+        """Steps a second, by the median of the last steps."""
+        times = [step.seconds for step in self._recent if step.seconds > 0]
+        return 1 / median(times) if times else None
+
+    @property
+    def sustained(self) -> float | None:
+        """Steps a second over wall time, whatever happened between them."""
+        return self.steps / self.wall if self.wall else None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples a second, sustained."""
+        return self.samples / self.wall if self.samples is not None and self.wall else None
+
+    def eta(self, remaining_steps: float | None) -> float | None:
+        """Seconds for so many more steps at the sustained rate."""
+        if remaining_steps is None or not self.sustained:
+            return None
+        return remaining_steps / self.sustained
+
+    def to_json(self) -> dict[str, object]:
+        """The sums as JSON holds them."""
+        shares: Mapping[str, float | None] = self.shares()
+        return {
+            "steps": self.steps + (self.first is not None),
+            "samples": self.samples,
+            "seconds": self.wall,
+            "first_step": None if self.first is None else self.first.seconds,
+            "shares": shares,
+            "startup_share": self.startup / self.seconds if self.seconds else None,
+            "rates": {
+                "burst": self.burst,
+                "sustained": self.sustained,
+                "samples_per_second": self.samples_per_second,
+            },
+        }

@@ -1,0 +1,40 @@
+"""Figures as a reader sees them; what was not measured reads `n/a`."""
+
+NA = "n/a"
+
+
+def duration(seconds: float | None) -> str:
+    """`1.2 ms`, `3.4 s`, `2 m 05 s`, `3 h 07 m`, `2 d 04 h`."""
+    if seconds is None:
+        return NA
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    for size, below, big, small in ((60, 3600, "m", "s"), (3600, 86400, "h", "m"), (86400, float("inf"), "d", "h")):
+        if seconds < below:
+            whole, rest = divmod(int(seconds), size)
+            return f"{whole} {big} {rest * 60 // size if big != 'd' else rest // 3600:02d} {small}"
+    raise AssertionError(seconds)
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 as `41%`; small ones with a digit."""
+    if share is None:
+        return NA
+    return f"{share * 100:.1f}%" if 0 < share < 0.0995 else f"{share * 100:.0f}%"
+
+
+def rate(per_second: float | None, unit: str) -> str:
+    """`14.2 steps/s`; `9.1 s/step` where that reads better."""
+    if per_second is None:
+        return f"{NA} {unit}s/s"
+    if 0 < per_second < 0.5:
+        return f"{1 / per_second:.1f} s/{unit}"
+    digits = 0 if per_second >= 1000 else 1 if per_second >= 10 else 2
+    return f"{per_second:,.{digits}f} {unit}s/s"
+
+
+def gib(size: float | None) -> str:
+    """Bytes as GiB."""
+    return NA if size is None else f"{size / 2**30:.1f} GiB"
