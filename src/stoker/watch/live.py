@@ -128,7 +128,7 @@ def _figures(session: "Session") -> Text:
 def plain_line(session: "Session", *, shares: bool = True) -> str:
     """The run in one line."""
     tally = session.tally
-    steps = session.observer.updates
+    steps = session.steps
     if not steps:
         elapsed = duration(time.time() - session.started)
         return f"{elapsed}, no optimizer step yet"
@@ -140,7 +140,7 @@ def plain_line(session: "Session", *, shares: bool = True) -> str:
         parts.append(", ".join(f"{name} {percent(share)}" for name, share in known.items()))
     left = tally.eta(session.remaining_steps())
     if left is not None:
-        parts.append(f"{'run' if session.plan.total_steps is not None else 'epoch'} ends in {duration(left)}")
+        parts.append(f"{'run' if session.goal is not None else 'epoch'} ends in {duration(left)}")
     parts.extend(_machine(session))
     return " · ".join(parts)
 
@@ -150,10 +150,10 @@ def _machine(session: "Session") -> list[str]:
     latest = session.recorder.latest
     said = []
     for gpu in latest.get("gpus") or []:
-        used, busy = gpu.get("memory_used"), gpu.get("utilization")
+        used, busy = gpu.get("used_bytes"), gpu.get("utilisation_percent")
         said.append(f"gpu{gpu.get('index', '')} {'n/a' if busy is None else f'{busy:.0f}%'} {gib(used)}")
-    if latest.get("rss") is not None:
-        said.append(f"rss {gib(latest['rss'])}")
+    if latest.get("rss_bytes") is not None:
+        said.append(f"rss {gib(latest['rss_bytes'])}")
     return said
 
 
@@ -161,7 +161,7 @@ def summary(session: "Session", console: Console | None = None) -> None:
     """What the run came to, printed at its end."""
     console = console or Console(file=sys.stderr)
     tally = session.tally
-    steps = session.observer.updates
+    steps = session.steps
     console.print()
     if not steps:
         console.print(

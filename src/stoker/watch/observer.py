@@ -116,7 +116,7 @@ class Observer:
 
     def timed_call(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root module is called."""
-        if get_ident() != self.thread or self.timeline.current is FORWARD:
+        if get_ident() != self.thread or self.timeline.current in (FORWARD, BACKWARD):
             return call(*args, **kwargs)
         if not torch.is_grad_enabled():
             self.loaders.forward_without_gradients()
@@ -246,9 +246,8 @@ class Observer:
         self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
     def _cut(self, optimizer: int | str) -> None:
-        if self._forwards == 0 and not self.roots.fixed and self._missed < _SEARCHES:
-            self._missed += 1
-            self.find_roots() if self._missed == 1 else self.roots.descend()
+        if self._forwards == 0 and self.updates:  # the first update's roots were found by its backward
+            self._look_deeper()
         start, marks = self.timeline.cut()
         device = self.timeline.device
         part = Part(
@@ -265,6 +264,16 @@ class Observer:
         done = self.cycle.add(optimizer, part)
         if done:
             self.done.extend(done)
+
+    def _look_deeper(self) -> None:
+        """A step without a forward: the roots were wrapped since, or are containers never called."""
+        if self.roots.fixed or self._missed >= _SEARCHES:
+            return
+        self._missed += 1
+        if self._missed == 1:
+            self.find_roots()
+        else:
+            self.roots.descend()
 
     def _look_for_device(self, module: nn.Module) -> None:
         parameter = next(module.parameters(), None)

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,7 @@ import psutil
 import torch
 
 from stoker import __version__
-try:
-    from stoker.facts.sample import Sampler
-except ImportError:
-    class Sampler:  # SHIM
-        def read(self, pids): return {}
+from stoker.facts.sample import Sampler
 from stoker.watch import hooks
 from stoker.watch.observer import Observer
 from stoker.watch.record import Writer, default_root
@@ -30,13 +26,19 @@ from stoker.watch.tally import Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to observe and how: where the record goes, what it is called, what the loop will do."""
+    """What to observe and how: where the record goes, what it is called, what the loop will do.
+
+    Ranks are torchrun's, by the environment, unless a trainer that starts ranks its own way tells them.
+    """
 
     name: str
     command: Sequence[str] = ()
     root: Path = field(default_factory=default_root)
     run_id: str | None = None
     total_steps: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
 
 
 class Session:
@@ -48,8 +50,11 @@ class Session:
 
     def __init__(self, plan: Plan, view: Any = None) -> None:
         self.plan = plan
-        self.rank = _env_int("RANK", 0)
-        self.world_size = _env_int("WORLD_SIZE", 1)
+        self.rank = _env_int("RANK", 0) if plan.rank is None else plan.rank
+        self.local_rank = _env_int("LOCAL_RANK", 0) if plan.local_rank is None else plan.local_rank
+        self.world_size = _env_int("WORLD_SIZE", 1) if plan.world_size is None else plan.world_size
+        self.goal = plan.total_steps
+        self.steps_before: int | None = None
         self.id = plan.run_id or _run_id(plan.name, self.world_size)
         self.folder = (plan.root / self.id).absolute()
         self.observer = Observer()
@@ -92,15 +97,31 @@ class Session:
             "recorder_cpu_share": self.recorder.cpu_seconds / wall if wall > 0 else None,
         }
 
+    @property
+    def steps(self) -> int:
+        """Steps so far; with several optimizers that take turns, fewer than updates."""
+        return self.tally.steps + (self.tally.first is not None) + len(self.observer.done)
+
+    def expect(self, steps: int, *, before: int | None = None) -> None:
+        """So many steps are still to come, after those `before` that an earlier, resumed run had made."""
+        made = self.steps
+        self.goal = made + steps
+        if not made:  # a second training in one script starts counting again; the record's steps do not
+            self.steps_before = before
+        self._describe_run(facts=None)
+
     def remaining_steps(self) -> float | None:
         """Steps left: of the total that was told, else of this epoch; None where neither is known."""
-        if self.plan.total_steps is not None:
-            return max(0, self.plan.total_steps - self.observer.updates)
+        if self.goal is not None:
+            return max(0, self.goal - self.steps)
         trained = [loader for loader in self.observer.loaders.all if loader.fed]
-        if not trained or trained[-1].length is None or not self.observer.updates:
+        made = self.steps
+        if not trained or not made:
             return None
         loader = trained[-1]
-        draws_per_step = max(1.0, loader.fed / self.observer.updates)
+        if loader.length is None:
+            return None
+        draws_per_step = max(1.0, loader.fed / made)
         return max(0, loader.length - loader.drawn) / draws_per_step
 
     def to_json(self) -> dict[str, Any]:
@@ -138,7 +159,8 @@ class Session:
                 "folder": str(Path.cwd()),
                 "started": self.started,
                 "world_size": self.world_size,
-                "total_steps": self.plan.total_steps,
+                "total_steps": self.goal,
+                "steps_before": self.steps_before,
                 "versions": {
                     "stoker": __version__,
                     "torch": torch.__version__,
@@ -149,12 +171,14 @@ class Session:
             }
         )
 
-    def _describe_rank(self, outcome: str | None, exit_code: int | None = None, error: str | None = None) -> None:
+    def _describe_rank(
+        self, outcome: str | None, exit_code: int | None = None, error: str | None = None
+    ) -> None:
         device = self.observer.timeline.device
         self.writer.describe_rank(
             {
                 "rank": self.rank,
-                "local_rank": _env_int("LOCAL_RANK", 0),
+                "local_rank": self.local_rank,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "started": self.started,
@@ -162,12 +186,20 @@ class Session:
                 "outcome": outcome,
                 "exit_code": exit_code,
                 "error": error,
-                "steps": self.observer.updates,
+                "steps": self.steps,
                 "device": None if device is None else torch.cuda.get_device_name(device.index),
                 "loaders": [
-                    {"id": loader.id, "name": loader.name, "length": loader.length, "trains": loader.trains,
-                     "fed": loader.fed, "evaluated": loader.evaluated, "epochs": loader.epochs,
-                     "background": loader.background, **loader.settings}
+                    {
+                        "id": loader.id,
+                        "name": loader.name,
+                        "length": loader.length,
+                        "trains": loader.trains,
+                        "fed": loader.fed,
+                        "evaluated": loader.evaluated,
+                        "epochs": loader.epochs,
+                        "background": loader.background,
+                        **loader.settings,
+                    }
                     for loader in self.observer.loaders.all
                 ],
                 "overhead": self.overhead(),
@@ -200,7 +232,7 @@ def _run_id(name: str, world_size: int) -> str:
 
 def _allocator() -> dict[str, int] | None:
     """The CUDA allocator's counters; None where there is no CUDA context."""
-    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():
+    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     stats = torch.cuda.memory_stats()
     kept = {

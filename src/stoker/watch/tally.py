@@ -70,7 +70,8 @@ class Tally:
     @property
     def burst(self) -> float | None:
         """Steps a second, by the median of the last steps."""
-        times = [step.seconds for step in self._recent if step.seconds > 0]
+        # A copy first: a notebook asks on its own thread while the recorder adds.
+        times = [step.seconds for step in list(self._recent) if step.seconds > 0]
         return 1 / median(times) if times else None
 
     @property

@@ -49,6 +49,7 @@ class Watch:
         total_steps: int | None = None,
         runs: str | Path | None = None,
         live: bool = False,
+        plan: Plan | None = None,
     ) -> None:
         if loader is not None and not hasattr(loader, "__iter__"):
             raise UsageError(f"Watch takes a loader to iterate over, not {type(loader).__name__}")
@@ -137,6 +138,12 @@ class Watch:
             observer.fail_draw(token)
             raise
         observer.end_draw(draw, token, samples)
+
+    def expect(self, steps: int, *, before: int | None = None) -> None:
+        """So many steps are still to come, for the ETA, after `before` that the resumed runs had made."""
+        session = self.start()._session
+        assert session is not None
+        session.expect(steps, before=before)
 
     def step(self) -> None:
         """A step has ended: for loops that update their weights without torch.optim."""

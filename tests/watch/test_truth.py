@@ -1,0 +1,98 @@
+"""Every hard case: the shares that Stoker tells against the truth that the loop itself kept."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.watch import Record
+
+CASES = Path(__file__).parent / "cases.py"
+POINTS = 0.03
+NAMES = [
+    line.split("def ")[1].split("(")[0]
+    for before, line in zip(CASES.read_text().splitlines(), CASES.read_text().splitlines()[1:], strict=False)
+    if before == "@case"
+]
+# What the loop did beside the phases, and the cases whose truth needs more than a plain run.
+APART = {"raises_in_mid_epoch", "two_ranks", "no_loader"}
+
+
+def run_case(name: str, folder: Path, *launcher: str) -> tuple[Record, dict[str, Any], Any]:
+    """Run a case under `stoker run`; its record, the truth it told, and how it ended."""
+    command = [sys.executable, "-W", "error::UserWarning:stoker", *launcher, "-m", "stoker", "run"]
+    done = subprocess.run(
+        [*command, "--runs", str(folder), "--run-id", "case", str(CASES), name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        check=False,
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("TRUTH ")]
+    assert told, done.stderr
+    return Record.open(folder / "case"), json.loads(told[-1].removeprefix("TRUTH ")), done
+
+
+def shares_of(record: Record, rank: int = 0) -> dict[str, float]:
+    """Shares over every step but the first, as the truth is."""
+    steps = list(record.ranks[rank].steps())[1:]
+    total = sum(step.seconds for step in steps)
+    return {
+        phase: sum(getattr(step, phase) or 0.0 for step in steps) / total
+        for phase in ("wait", "forward", "backward", "update", "copy", "other")
+    }
+
+
+def assert_true(record: Record, truth: dict[str, Any]) -> None:
+    """Steps counted, and each phase within three points."""
+    steps = list(record.ranks[0].steps())
+    seconds = truth["seconds"]
+    assert len(steps) == truth["steps"]
+    assert [step.step for step in steps] == list(range(len(steps)))
+    measured = shares_of(record)
+    expected = {p: seconds.get(p, 0.0) / seconds["total"] for p in ("wait", "forward", "backward", "update")}
+    assert {p: measured[p] for p in expected} == pytest.approx(expected, abs=POINTS)
+    assert sum(step.seconds for step in steps[1:]) == pytest.approx(seconds["total"], rel=0.03)
+    assert measured["copy"] == 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
+def test_shares_are_true(name: str, tmp_path: Path) -> None:
+    """Wait, forward, backward and update lie within three points of what the loop itself saw."""
+    record, truth, done = run_case(name, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_true(record, truth)
+    assert record.outcome == "done"
+
+
+def test_without_a_loader_waiting_is_not_measured(tmp_path: Path) -> None:
+    """With no loader to stand in, `wait` is None, never 0, and the time is `other`."""
+    record, truth, _ = run_case("no_loader", tmp_path)
+    steps = list(record.ranks[0].steps())
+    assert {step.wait for step in steps} == {None}
+    expected = truth["seconds"]["making"] / truth["seconds"]["total"]
+    assert shares_of(record)["other"] == pytest.approx(expected, abs=POINTS)
+
+
+def test_an_exception_in_mid_epoch_leaves_the_record_whole(tmp_path: Path) -> None:
+    """The steps made are all there, the shares are true, and the failure is told."""
+    record, truth, done = run_case("raises_in_mid_epoch", tmp_path)
+    assert done.returncode == 1
+    assert_true(record, truth)
+    assert record.outcome == "failed"
+    assert record.ranks[0].about["error"] == "ValueError: the loss is not finite"
+
+
+def test_two_ranks_are_one_run(tmp_path: Path) -> None:
+    """Under torchrun each rank keeps its own lines in one record, and both are true."""
+    record, truth, done = run_case(
+        "two_ranks", tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(record.ranks) == [0, 1]
+    assert_true(record, truth)
+    assert shares_of(record, rank=1)["wait"] == pytest.approx(shares_of(record)["wait"], abs=2 * POINTS)
