@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 
 
+# Typer carries Click inside it or beside it, by version; either way this is Click's own base.
+_WrongUse: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"stoker {__version__}")
@@ -85,6 +89,45 @@ def run(
     )
 
 
+@app.command(no_args_is_help=True)
+def bench(
+    name: Annotated[str, typer.Argument(help="Which benchmark: overhead.")],
+    device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
+    seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
+    out: Annotated[Path, typer.Option(help="Where the results and the page go.")] = Path("benchmarks"),
+    size: Annotated[list[int] | None, typer.Option(help="Only steps of so many ms; repeatable.")] = None,
+    peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
+    peer_python: Annotated[
+        Path | None, typer.Option(help="An interpreter that has the peer (default: under .peers/).")
+    ] = None,
+    peer_path: Annotated[
+        Path | None, typer.Option(help="A folder with the peer's packages, put on its PYTHONPATH.")
+    ] = None,
+    commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Run one of Stoker's own benchmarks, its peers beside it, and write the result."""
+    from stoker import bench as benches
+
+    options = benches.Options(
+        seconds=seconds,
+        device=device,
+        peers=peers,
+        peer_python=peer_python,
+        peer_path=peer_path,
+        sizes=tuple(size or ()),
+        commit=commit,
+    )
+    written = benches.run(name, options, out)
+    if as_json:
+        _print_json({"schema": 1, "results": [{"file": str(path), **result.to_json()} for path, result in written]})
+        return
+    for path, result in written:
+        typer.echo(f"{path}")
+        for key, value in result.figures.items():
+            typer.echo(f"  {key} = {value:g}")
+
+
 def _print_json(value: dict[str, Any]) -> None:
     json.dump(value, sys.stdout)
     sys.stdout.write("\n")
@@ -92,13 +135,11 @@ def _print_json(value: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the command line. A script under `stoker run` starts only after parsing has been left behind."""
-    import click
-
     try:
         launch = app(standalone_mode=False)
-    except click.exceptions.Abort:
+    except typer.Abort:
         sys.exit(130)
-    except click.ClickException as error:
+    except _WrongUse as error:
         error.show()
         sys.exit(error.exit_code)
     except StokerError as error:

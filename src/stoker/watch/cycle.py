@@ -42,10 +42,13 @@ class Cycle(Generic[PART]):
         if optimizer != self._first:
             self._others_stepped = True
             self._alone = False
+            self._expected = max(2, self._expected)
         elif self._others_stepped:
             done, self._parts, self._others_stepped = [self._parts], [], False
         elif self._alone or len(self._parts) >= PATIENCE:
             done, self._parts, self._alone = [[part] for part in self._parts], [], True
+        if self._expected == 1:
+            return [*done, [part]]  # no other to wait for: a killed run keeps its last step
         self._parts.append(part)
         return done
 

@@ -6,7 +6,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from stoker import __version__
 from stoker.facts.sample import Sampler
-from stoker.watch import hooks
+from stoker.watch import closures, hooks
 from stoker.watch.observer import Observer
 from stoker.watch.record import Writer, default_root
 from stoker.watch.recorder import Recorder
@@ -65,12 +65,14 @@ class Session:
         self.recorder = Recorder(self.observer, self.writer, self.tally, self._sample, self._tick)
         self.started = time.time()
         self.finished = False
+        self._leave_closures: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin to observe."""
         self._describe_run(facts=None)
         self._describe_rank(outcome=None)
         hooks.install(self.observer)
+        self._leave_closures = closures.install(self.observer)
         self.recorder.start()
         if self.view is not None:
             self.view.start(self)
@@ -80,6 +82,7 @@ class Session:
         if self.finished:
             return
         self.finished = True
+        self._leave_closures()
         hooks.uninstall()
         self.recorder.stop()
         self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)

@@ -1,13 +1,13 @@
 """`stoker.Watch`: observe a loop from code or a notebook.
 
-    for batch in stoker.Watch(loader):            # a loader, over as many epochs as you iterate it
-        ...
+for batch in stoker.Watch(loader):            # a loader, over as many epochs as you iterate it
+    ...
 
-    with stoker.Watch(model=model, optimizer=optimizer) as watch:     # a loop without a DataLoader
-        for step in range(1000):
-            with watch.loading():
-                batch = make_batch()
-            ...
+with stoker.Watch(model=model, optimizer=optimizer) as watch:     # a loop without a DataLoader
+    for step in range(1000):
+        with watch.loading():
+            batch = make_batch()
+        ...
 """
 
 import atexit
@@ -49,7 +49,6 @@ class Watch:
         total_steps: int | None = None,
         runs: str | Path | None = None,
         live: bool = False,
-        plan: Plan | None = None,
     ) -> None:
         if loader is not None and not hasattr(loader, "__iter__"):
             raise UsageError(f"Watch takes a loader to iterate over, not {type(loader).__name__}")
@@ -179,7 +178,9 @@ class Watch:
             for name, share in ((name, tally.shares()[name]) for name in PHASES)
         )
         said = html.escape(plain_line(self._session, shares=False))
-        return f"<p>{said}</p><table>{rows}</table><p><code>{html.escape(str(self._session.folder))}</code></p>"
+        return (
+            f"<p>{said}</p><table>{rows}</table><p><code>{html.escape(str(self._session.folder))}</code></p>"
+        )
 
 
 def _timed(session: Session, loader: Iterable[Any]) -> Iterator[Any]:

@@ -1,0 +1,338 @@
+"""The Lightning callback, in real Trainers whose every phase is a nap of known length."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kit import BATCH, TRUTH, Items, Net, SlowSGD, loss_of
+from torch import nn
+from torch.utils.data import DataLoader
+
+from stoker.watch import Record
+
+# Lightning's advice to use workers and to log, which these trainings do without on purpose.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval"),
+]
+
+lightning = pytest.importorskip("lightning.pytorch")
+TOLERANCE = 0.03
+
+
+class TimedItems(Items):
+    """Naps for every item, and says so."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        TRUTH.nap("wait" if torch.is_grad_enabled() else "eval", self.nap)
+        return torch.full((8,), float(index))
+
+
+class TimedSGD(SlowSGD):
+    """Naps in its step, after the closure as an update does, and says when the step is over."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = super().step(closure)
+        TRUTH.step_done()
+        return loss
+
+
+class Lit(lightning.LightningModule):  # type: ignore[misc]
+    """`call` says how training_step reaches the network: by itself, by a child, or through a list."""
+
+    def __init__(self, call: str = "child", batches: int = 24, fail_at: int | None = None) -> None:
+        super().__init__()
+        self.net = Net()
+        self.parts = nn.ModuleList([self.net]) if call == "list" else None
+        self.call, self.batches, self.fail_at = call, batches, fail_at
+        self.made: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)  # type: ignore[no-any-return]
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        if batch_idx == self.fail_at:
+            raise RuntimeError("the loss went away")
+        TRUTH.nap("other", 0.006)
+        called = {"self": self, "child": self.net, "list": self.net}[self.call]
+        self.made.append(self.trainer.global_step)
+        return loss_of(called(batch))
+
+    def configure_optimizers(self) -> TimedSGD:
+        return TimedSGD(self.net.parameters(), lr=1e-4)
+
+    def train_dataloader(self) -> DataLoader[torch.Tensor]:
+        return DataLoader(TimedItems(self.batches * BATCH), batch_size=BATCH)
+
+
+@pytest.fixture(autouse=True)
+def fresh_truth() -> Iterator[None]:
+    TRUTH.__init__()  # type: ignore[misc]
+    yield
+
+
+def make_trainer(package: Any, callback: Any, **settings: Any) -> Any:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    settings = {"max_epochs": 1, "logger": False, "accelerator": "cpu", "devices": 1, **quiet, **settings}
+    return package.Trainer(callbacks=[callback], **settings)
+
+
+def callback_in(folder: Path, **settings: Any) -> Any:
+    from stoker.watch.lightning import StokerCallback
+
+    return StokerCallback(runs=folder, **settings)
+
+
+def shares_of(record: Record) -> dict[str, float]:
+    """Shares over the steps after the first, by the record alone."""
+    steps = list(record.ranks[0].steps())[1:]
+    total = sum(step.seconds for step in steps)
+    names = ("wait", "forward", "backward", "update")
+    return {name: sum(getattr(step, name) for step in steps) / total for name in names}
+
+
+def assert_true_shares(record: Record) -> None:
+    last = TRUTH._last
+    for name, share in shares_of(record).items():
+        assert share == pytest.approx(last[name] / last["total"], abs=TOLERANCE), (name, last)
+
+
+@pytest.mark.parametrize("call", ["self", "child", "list"])
+def test_shares_are_true_however_training_step_calls_the_network(call: str, tmp_path: Path) -> None:
+    """self(x), self.net(x) and a network in a ModuleList give the same, true shares from the first step."""
+    callback = callback_in(tmp_path)
+    make_trainer(lightning, callback).fit(Lit(call))
+    record = callback.record
+    assert_true_shares(record)
+    assert TRUTH.steps == record.ranks[0].about["steps"] == 24
+    assert all(step.samples == BATCH for step in record.ranks[0].steps())
+    assert all(step.forward > 0 for step in record.ranks[0].steps())
+    assert "done" == record.ranks[0].about["outcome"]
+
+
+def test_training_step_s_own_time_is_other_not_update(tmp_path: Path) -> None:
+    """What the closure does beside forward and backward is not booked on the optimizer."""
+    callback = callback_in(tmp_path)
+    make_trainer(lightning, callback).fit(Lit())
+    steps = list(callback.record.ranks[0].steps())[1:]
+    total = sum(step.seconds for step in steps)
+    assert sum(step.other for step in steps) / total > TRUTH._last["other"] / TRUTH._last["total"] - TOLERANCE
+
+
+def test_validation_inside_training_is_not_waiting(tmp_path: Path) -> None:
+    """A validation loop within the epoch costs `other`; its loader's waits are not the training's."""
+
+    class Validated(Lit):
+        def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            self.net(batch)
+
+    callback = callback_in(tmp_path)
+    validation = DataLoader(TimedItems(4 * BATCH), batch_size=BATCH)
+    make_trainer(lightning, callback, val_check_interval=8, num_sanity_val_steps=2).fit(
+        Validated(), val_dataloaders=validation
+    )
+    record = callback.record
+    assert_true_shares(record)
+    trains = {loader["id"]: loader["trains"] for loader in record.ranks[0].about["loaders"]}
+    assert sorted(trains.values()) == [False, True]
+
+
+def test_accumulation_makes_one_step_of_several_batches(tmp_path: Path) -> None:
+    """With accumulate_grad_batches=3 a step holds three batches, and its shares are true."""
+    callback = callback_in(tmp_path)
+    make_trainer(lightning, callback, accumulate_grad_batches=3).fit(Lit())
+    record = callback.record
+    assert_true_shares(record)
+    assert [3 * BATCH] * 8 == [step.samples for step in record.ranks[0].steps()]
+    assert 8 == record.about["total_steps"]
+
+
+def test_an_exception_in_mid_epoch_completes_the_record_as_failed(tmp_path: Path) -> None:
+    """The error reaches the caller, the outcome is `failed` with its text, and the hooks are gone."""
+    from stoker.watch import hooks
+
+    callback = callback_in(tmp_path)
+    with pytest.raises(RuntimeError, match="the loss went away"):
+        make_trainer(lightning, callback).fit(Lit(fail_at=5))
+    about = callback.record.ranks[0].about
+    assert ("failed", "RuntimeError: the loss went away") == (about["outcome"], about["error"])
+    assert 5 == about["steps"] == len(list(callback.record.ranks[0].steps()))
+    assert hooks.active() is None
+
+
+def test_an_interrupt_is_told_apart_from_a_failure(tmp_path: Path) -> None:
+    """Ctrl-C, which Lightning turns into an exit, leaves the outcome `interrupted`."""
+    import signal
+
+    class Interrupted(Lit):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            if batch_idx == 3:
+                raise KeyboardInterrupt
+            return super().training_step(batch, batch_idx)
+
+    callback = callback_in(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            make_trainer(lightning, callback).fit(Interrupted())
+    finally:
+        signal.signal(signal.SIGINT, before)  # Lightning ignores it from then on
+    assert "interrupted" == callback.record.ranks[0].about["outcome"]
+
+
+def test_after_a_resume_only_the_remaining_steps_are_expected(tmp_path: Path) -> None:
+    """Resumed at step 10 of 24, the run has 14 to go, and its steps are counted on from 10."""
+    first = callback_in(tmp_path)
+    trainer = make_trainer(lightning, first, max_steps=10)
+    trainer.fit(Lit())
+    checkpoint = tmp_path / "at10.ckpt"
+    trainer.save_checkpoint(checkpoint)
+    resumed = callback_in(tmp_path)
+    left: list[float] = []
+
+    class Probe(lightning.Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            left.append(resumed._watch.session.remaining_steps())
+
+    trainer = make_trainer(lightning, resumed)
+    trainer.callbacks.append(Probe())
+    trainer.fit(Lit(), ckpt_path=checkpoint, weights_only=False)
+    about = resumed.record.about
+    assert [14] == left
+    assert (14, 10) == (about["total_steps"], about["steps_before"])
+    assert 14 == len(list(resumed.record.ranks[0].steps()))
+    assert (10, 0) == (first.record.about["total_steps"], first.record.about["steps_before"])
+
+
+def test_figures_go_to_the_trainer_s_loggers(tmp_path: Path) -> None:
+    """Every N steps the shares and rates are logged, by Lightning's own step, and none as None."""
+    from lightning.pytorch.loggers.logger import DummyLogger
+
+    class Kept(DummyLogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.lines: list[tuple[int, dict[str, float]]] = []
+
+        def log_metrics(self, metrics: Any, step: int) -> None:  # type: ignore[override]
+            if "stoker/wait" in metrics or any(name.startswith("stoker/") for name in metrics):
+                self.lines.append((step, metrics))
+
+    logger = Kept()
+    make_trainer(lightning, callback_in(tmp_path, every_n_steps=8), logger=logger).fit(Lit(batches=32))
+    assert [8, 16, 24, 32] == [step for step, _ in logger.lines]
+    last = logger.lines[-1][1]
+    assert {"stoker/wait", "stoker/sustained_steps_per_s", "stoker/eta_s"} <= set(last)
+    assert all(isinstance(value, float) for value in last.values())
+
+
+def test_two_optimizers_make_one_step_a_batch(tmp_path: Path) -> None:
+    """Manual optimization with two networks: both forwards count, and the ETA counts batches."""
+
+    class Gan(Lit):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.critic = Net()
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            critic, made = self.optimizers()
+            for optimizer, net in ((critic, self.critic), (made, self.net)):
+                optimizer.zero_grad()
+                self.manual_backward(loss_of(net(batch)))
+                optimizer.step()
+
+        def configure_optimizers(self) -> Any:
+            return [SlowSGD(self.critic.parameters(), lr=1e-4), TimedSGD(self.net.parameters(), lr=1e-4)]
+
+    callback = callback_in(tmp_path)
+    make_trainer(lightning, callback).fit(Gan())
+    record = callback.record
+    assert 24 == record.about["total_steps"] == record.ranks[0].about["steps"]
+    assert_true_shares(record)
+
+
+def test_a_compiled_module_has_its_training_step_as_forward(tmp_path: Path) -> None:
+    """What the compiler hides is timed from outside, and the trainer is left as it was."""
+    callback = callback_in(tmp_path)
+    trainer = make_trainer(lightning, callback)
+    trainer.fit(torch.compile(Lit(), backend="eager"))
+    assert_true_forward = TRUTH._last["forward"] + TRUTH._last["other"]
+    assert shares_of(callback.record)["forward"] == pytest.approx(
+        assert_true_forward / TRUTH._last["total"], abs=TOLERANCE
+    )
+    assert "training_step" not in vars(trainer.strategy)
+
+
+def test_a_trainer_of_the_other_package_takes_the_callback(tmp_path: Path) -> None:
+    """pytorch_lightning's Trainer calls the hooks of a callback made for lightning.pytorch."""
+    other = pytest.importorskip("pytorch_lightning")
+
+    class Plain(other.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net(0.0)
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            return loss_of(self.net(batch))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.net.parameters(), lr=1e-4)
+
+    callback = callback_in(tmp_path)
+    make_trainer(other, callback).fit(Plain(), DataLoader(Items(8 * BATCH, 0.0), batch_size=BATCH))
+    assert 8 == callback.record.ranks[0].about["steps"]
+    assert "done" == callback.record.ranks[0].about["outcome"]
+
+
+def test_under_a_run_that_is_observed_already_the_callback_joins_it(tmp_path: Path) -> None:
+    """Inside `stoker run` there is one record, and the end of fit does not end it."""
+    import subprocess
+    import sys
+
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import lightning as L\n"
+        "from torch.utils.data import DataLoader\n"
+        "from kit import Items, Net, loss_of, SlowSGD\n"
+        "from stoker.watch.lightning import StokerCallback\n"
+        "class Lit(L.LightningModule):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.net = Net(0.0)\n"
+        "    def training_step(self, batch, _): return loss_of(self.net(batch))\n"
+        "    def configure_optimizers(self): return SlowSGD(self.net.parameters(), lr=1e-4)\n"
+        "for _ in range(2):\n"
+        "    L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,\n"
+        "        accelerator='cpu', callbacks=[StokerCallback()]).fit(Lit(), DataLoader(Items(24), batch_size=4))\n"
+    )
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "stoker", "run", "--quiet", "--runs", str(runs), str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert 0 == done.returncode, done.stderr
+    assert 1 == len(list(runs.iterdir()))
+    record = Record.open("latest", root=runs)
+    assert 12 == record.ranks[0].about["steps"] == record.about["total_steps"]
+    assert not (tmp_path / ".stoker").exists()
+
+
+def test_without_lightning_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing the adapter where Lightning is absent says what to install."""
+    import importlib
+    import sys
+
+    from stoker.errors import MissingExtra
+
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "stoker.watch.lightning", raising=False)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if "lightning" in name else real(name, *a)
+    )
+    with pytest.raises(MissingExtra, match=r"stoker\[lightning\]"):
+        importlib.import_module("stoker.watch.lightning")
+
+
