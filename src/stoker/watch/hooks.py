@@ -147,6 +147,7 @@ def _observed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.leave(token)
         if loader.length is None:
             loader.length = length_of(self)
+        loader.workers = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         observer.mailbox.forget(getattr(iterator, "_stoker_iterator", -1))
         return iterator
 

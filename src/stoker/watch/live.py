@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stoker.facts.words import size
 from stoker.watch.phases import PHASES
-from stoker.watch.words import duration, gib, percent, rate
+from stoker.watch.words import duration, percent, rate
 
 if TYPE_CHECKING:
     from stoker.watch.session import Session
@@ -151,9 +152,9 @@ def _machine(session: "Session") -> list[str]:
     said = []
     for gpu in latest.get("gpus") or []:
         used, busy = gpu.get("used_bytes"), gpu.get("utilisation_percent")
-        said.append(f"gpu{gpu.get('index', '')} {'n/a' if busy is None else f'{busy:.0f}%'} {gib(used)}")
+        said.append(f"gpu{gpu.get('index', '')} {'n/a' if busy is None else f'{busy:.0f}%'} {size(used)}")
     if latest.get("rss_bytes") is not None:
-        said.append(f"rss {gib(latest['rss_bytes'])}")
+        said.append(f"rss {size(latest['rss_bytes'])}")
     return said
 
 

@@ -34,6 +34,7 @@ class Loader:
     epochs: int = 0
     background: bool = False
     startup: bool = False
+    workers: tuple[int, ...] = ()
     last: "Draw | None" = None
 
     @property

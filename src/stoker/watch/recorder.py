@@ -77,7 +77,7 @@ class Recorder:
         if now >= self._next_sample or final:
             self._next_sample = now + _SAMPLE_INTERVAL
             self.latest = self._sample()
-            self._writer.add("resources", {"t": round(time.time(), 3), **self.latest})
+            self._writer.add("resources", self.latest)
         self._writer.flush()
 
     def _write_steps(self, *, final: bool) -> None:

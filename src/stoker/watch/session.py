@@ -87,6 +87,7 @@ class Session:
         self.recorder.stop()
         self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)
         self.writer.close()
+        self._sampler.close()
         if self.view is not None:
             self.view.finish(self)
 
@@ -144,12 +145,8 @@ class Session:
             self.view.tick(self)
 
     def _sample(self) -> dict[str, Any]:
-        own = psutil.Process()
-        try:
-            pids = [own.pid, *(child.pid for child in own.children(recursive=True))]
-        except psutil.Error:
-            pids = [own.pid]
-        return {**self._sampler.read(pids), "allocator": _allocator()}
+        workers = [pid for loader in self.observer.loaders.all for pid in loader.workers]
+        return {**self._sampler.read(workers), "allocator": _allocator()}
 
     def _describe_run(self, facts: dict[str, Any] | None) -> None:
         if self.rank != 0:

@@ -33,8 +33,3 @@ def rate(per_second: float | None, unit: str) -> str:
         return f"{1 / per_second:.1f} s/{unit}"
     digits = 0 if per_second >= 1000 else 1 if per_second >= 10 else 2
     return f"{per_second:,.{digits}f} {unit}s/s"
-
-
-def gib(size: float | None) -> str:
-    """Bytes as GiB."""
-    return NA if size is None else f"{size / 2**30:.1f} GiB"
