@@ -7,6 +7,7 @@ StokerError
 │   ├── RecordBroken                 a record that cannot be read
 │   ├── RecordSchemaUnknown          a record written by another version
 │   └── NotPermitted                 a file or folder that may not be read or written
+├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
 
@@ -41,6 +42,10 @@ class RecordSchemaUnknown(UsageError):
 
 class NotPermitted(UsageError):
     """A file or folder that may not be read or written."""
+
+
+class BenchFailed(StokerError):
+    """A benchmark's child process ended wrongly, or measured nothing."""
 
 
 class MissingExtra(StokerError, ImportError):

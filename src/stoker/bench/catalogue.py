@@ -1,0 +1,52 @@
+"""Which benchmarks there are, and what running one comes to: measure, write the file, make the page."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from stoker.bench.page import write_page
+from stoker.bench.result import Result, write_result
+from stoker.errors import UsageError
+
+# Name to the module that measures it; imported only when asked for.
+BENCHES = {"overhead": "stoker.bench.overhead", "truth": "stoker.bench.truth"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every benchmark is told.
+
+    `seconds` bounds the measuring of one device. `peer_python` is the interpreter of an environment
+    that has the peer; `peer_path` a folder to put on the peer's PYTHONPATH instead. `sizes` narrows
+    a benchmark that has several to the ones named.
+    """
+
+    seconds: float = 240.0
+    device: str = "all"
+    peers: bool = True
+    peer_python: Path | None = None
+    peer_path: Path | None = None
+    sizes: Sequence[int] = ()
+    commit: str | None = None
+
+
+class Bench(Protocol):
+    """What a benchmark's module offers."""
+
+    measure: Callable[[Options], Iterator[Result]]
+    page: Callable[[Sequence[Result]], str]
+
+
+def run(name: str, options: Options, folder: Path) -> list[tuple[Path, Result]]:
+    """Measure; write a file for each device and the benchmark's page. Returns what was written."""
+    if name not in BENCHES:
+        raise UsageError(f"no benchmark named {name!r}; there are: {', '.join(BENCHES)}")
+    bench = cast(Bench, import_module(BENCHES[name]))
+    written = []
+    for result in bench.measure(options):
+        # Written at once: the next device's failure must not cost this one's figures.
+        written.append((write_result(result, folder), result))
+        write_page(name, bench.page, folder)
+    return written

@@ -1,0 +1,50 @@
+"""Where a peer lives: an environment of its own, or a folder put on the path of this one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Made by scripts/bench, outside the project's own environment: peers' dependencies are not ours.
+PEERS = Path(".peers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A peer that can be run: by which interpreter, with what added to its environment."""
+
+    name: str
+    version: str
+    python: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_peer(name: str, package: str, *, python: Path | None, path: Path | None) -> Peer | str:
+    """The peer, or why there is none. `package` is the name to import."""
+    env: dict[str, str] = {}
+    if path is not None:
+        inherited = os.environ.get("PYTHONPATH")
+        env["PYTHONPATH"] = str(path.absolute()) + (os.pathsep + inherited if inherited else "")
+        python = python or Path(sys.executable)
+    elif python is None:
+        python = PEERS / name / "bin" / "python"
+        if not python.exists():
+            return f"no environment at {PEERS / name}: scripts/bench makes it"
+    # Absolute but not resolved: a virtual environment's interpreter is a link that must stay one.
+    python = python.absolute()
+    try:
+        asked = subprocess.run(
+            [str(python), "-c", f"import {package} as peer; print(peer.__version__)"],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{python} could not be asked for it ({error})"
+    if asked.returncode:
+        last = asked.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        return f"{python} cannot import {package}: {last[0]}"
+    return Peer(name=name, version=asked.stdout.strip().splitlines()[-1], python=python, env=env)
