@@ -120,7 +120,8 @@ def bench(
     )
     written = benches.run(name, options, out)
     if as_json:
-        _print_json({"schema": 1, "results": [{"file": str(path), **result.to_json()} for path, result in written]})
+        results = [{"file": str(path), **result.to_json()} for path, result in written]
+        _print_json({"schema": 1, "results": results})
         return
     for path, result in written:
         typer.echo(f"{path}")
