@@ -1,5 +1,6 @@
 """The Lightning callback, in real Trainers whose every phase is a nap of known length."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from torch.utils.data import DataLoader
 
 from stoker.watch import Record
 
-# Lightning's advice to use workers and to log, which these trainings do without on purpose.
+# Lightning's advice to use workers and to log, which these trainings do without on purpose, and a name that
+# it takes from torch and torch has renamed.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
 ]
 
-lightning = pytest.importorskip("lightning.pytorch")
+lightning: Any = pytest.importorskip("lightning.pytorch")
 TOLERANCE = 0.03
 
 
@@ -33,7 +36,7 @@ class TimedItems(Items):
 class TimedSGD(SlowSGD):
     """Naps in its step, after the closure as an update does, and says when the step is over."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = super().step(closure)
         TRUTH.step_done()
         return loss
@@ -47,7 +50,6 @@ class Lit(lightning.LightningModule):  # type: ignore[misc]
         self.net = Net()
         self.parts = nn.ModuleList([self.net]) if call == "list" else None
         self.call, self.batches, self.fail_at = call, batches, fail_at
-        self.made: list[int] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)  # type: ignore[no-any-return]
@@ -56,8 +58,7 @@ class Lit(lightning.LightningModule):  # type: ignore[misc]
         if batch_idx == self.fail_at:
             raise RuntimeError("the loss went away")
         TRUTH.nap("other", 0.006)
-        called = {"self": self, "child": self.net, "list": self.net}[self.call]
-        self.made.append(self.trainer.global_step)
+        called: nn.Module = self if self.call == "self" else self.net
         return loss_of(called(batch))
 
     def configure_optimizers(self) -> TimedSGD:
@@ -109,7 +110,7 @@ def test_shares_are_true_however_training_step_calls_the_network(call: str, tmp_
     assert TRUTH.steps == record.ranks[0].about["steps"] == 24
     assert all(step.samples == BATCH for step in record.ranks[0].steps())
     assert all(step.forward > 0 for step in record.ranks[0].steps())
-    assert "done" == record.ranks[0].about["outcome"]
+    assert record.ranks[0].about["outcome"] == "done"
 
 
 def test_training_step_s_own_time_is_other_not_update(tmp_path: Path) -> None:
@@ -145,8 +146,8 @@ def test_accumulation_makes_one_step_of_several_batches(tmp_path: Path) -> None:
     make_trainer(lightning, callback, accumulate_grad_batches=3).fit(Lit())
     record = callback.record
     assert_true_shares(record)
-    assert [3 * BATCH] * 8 == [step.samples for step in record.ranks[0].steps()]
-    assert 8 == record.about["total_steps"]
+    assert [step.samples for step in record.ranks[0].steps()] == [3 * BATCH] * 8
+    assert record.about["total_steps"] == 8
 
 
 def test_an_exception_in_mid_epoch_completes_the_record_as_failed(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_an_exception_in_mid_epoch_completes_the_record_as_failed(tmp_path: Path
     with pytest.raises(RuntimeError, match="the loss went away"):
         make_trainer(lightning, callback).fit(Lit(fail_at=5))
     about = callback.record.ranks[0].about
-    assert ("failed", "RuntimeError: the loss went away") == (about["outcome"], about["error"])
+    assert (about["outcome"], about["error"]) == ("failed", "RuntimeError: the loss went away")
     assert 5 == about["steps"] == len(list(callback.record.ranks[0].steps()))
     assert hooks.active() is None
 
@@ -179,35 +180,42 @@ def test_an_interrupt_is_told_apart_from_a_failure(tmp_path: Path) -> None:
             make_trainer(lightning, callback).fit(Interrupted())
     finally:
         signal.signal(signal.SIGINT, before)  # Lightning ignores it from then on
-    assert "interrupted" == callback.record.ranks[0].about["outcome"]
+    assert callback.record.ranks[0].about["outcome"] == "interrupted"
 
 
+# True, and of no matter here: which batches come again is not asked.
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 def test_after_a_resume_only_the_remaining_steps_are_expected(tmp_path: Path) -> None:
     """Resumed at step 10 of 24, the run has 14 to go, and its steps are counted on from 10."""
-    first = callback_in(tmp_path)
-    trainer = make_trainer(lightning, first, max_steps=10)
-    trainer.fit(Lit())
+    first, resumed = callback_in(tmp_path), callback_in(tmp_path)
     checkpoint = tmp_path / "at10.ckpt"
-    trainer.save_checkpoint(checkpoint)
-    resumed = callback_in(tmp_path)
     left: list[float] = []
+
+    class Saver(lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            if trainer.global_step == 10:
+                trainer.save_checkpoint(checkpoint)
 
     class Probe(lightning.Callback):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             left.append(resumed._watch.session.remaining_steps())
 
+    trainer = make_trainer(lightning, first, max_steps=12)
+    trainer.callbacks.append(Saver())
+    trainer.fit(Lit())
+
     trainer = make_trainer(lightning, resumed)
     trainer.callbacks.append(Probe())
     trainer.fit(Lit(), ckpt_path=checkpoint, weights_only=False)
     about = resumed.record.about
-    assert [14] == left
-    assert (14, 10) == (about["total_steps"], about["steps_before"])
-    assert 14 == len(list(resumed.record.ranks[0].steps()))
-    assert (10, 0) == (first.record.about["total_steps"], first.record.about["steps_before"])
+    assert left == [14]
+    assert (about["total_steps"], about["steps_before"]) == (14, 10)
+    assert len(list(resumed.record.ranks[0].steps())) == 14
+    assert (first.record.about["total_steps"], first.record.about["steps_before"]) == (12, 0)
 
 
 def test_figures_go_to_the_trainer_s_loggers(tmp_path: Path) -> None:
-    """Every N steps the shares and rates are logged, by Lightning's own step, and none as None."""
+    """Every N steps the shares and rates are logged, at Lightning's own logging steps; none is None."""
     from lightning.pytorch.loggers.logger import DummyLogger
 
     class Kept(DummyLogger):  # type: ignore[misc]
@@ -215,13 +223,13 @@ def test_figures_go_to_the_trainer_s_loggers(tmp_path: Path) -> None:
             super().__init__()
             self.lines: list[tuple[int, dict[str, float]]] = []
 
-        def log_metrics(self, metrics: Any, step: int) -> None:  # type: ignore[override]
-            if "stoker/wait" in metrics or any(name.startswith("stoker/") for name in metrics):
+        def log_metrics(self, metrics: Any, step: int) -> None:
+            if any(name.startswith("stoker/") for name in metrics):
                 self.lines.append((step, metrics))
 
     logger = Kept()
     make_trainer(lightning, callback_in(tmp_path, every_n_steps=8), logger=logger).fit(Lit(batches=32))
-    assert [8, 16, 24, 32] == [step for step, _ in logger.lines]
+    assert [step for step, _ in logger.lines] == [7, 15, 23, 31]
     last = logger.lines[-1][1]
     assert {"stoker/wait", "stoker/sustained_steps_per_s", "stoker/eta_s"} <= set(last)
     assert all(isinstance(value, float) for value in last.values())
@@ -236,7 +244,7 @@ def test_two_optimizers_make_one_step_a_batch(tmp_path: Path) -> None:
             self.automatic_optimization = False
             self.critic = Net()
 
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
             critic, made = self.optimizers()
             for optimizer, net in ((critic, self.critic), (made, self.net)):
                 optimizer.zero_grad()
@@ -253,21 +261,35 @@ def test_two_optimizers_make_one_step_a_batch(tmp_path: Path) -> None:
     assert_true_shares(record)
 
 
-def test_a_compiled_module_has_its_training_step_as_forward(tmp_path: Path) -> None:
+# Dynamo asks a tensor for its gradient on the way back into a frame that it has left.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_module_has_its_training_step_as_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the compiler hides is timed from outside, and the trainer is left as it was."""
+    # Stopwatches cannot be compiled.
+    monkeypatch.setattr(TRUTH, "nap", torch.compiler.disable(TRUTH.nap))  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(Net, "forward", torch.compiler.disable(Net.forward))  # type: ignore[no-untyped-call]
     callback = callback_in(tmp_path)
     trainer = make_trainer(lightning, callback)
+    whole = type(trainer.strategy).training_step
+
+    def stopwatched(*args: Any) -> Any:
+        began = time.perf_counter()
+        loss = whole(*args)
+        TRUTH.spent["training_step"] += time.perf_counter() - began
+        return loss
+
+    monkeypatch.setattr(type(trainer.strategy), "training_step", stopwatched)
     trainer.fit(torch.compile(Lit(), backend="eager"))
-    assert_true_forward = TRUTH._last["forward"] + TRUTH._last["other"]
-    assert shares_of(callback.record)["forward"] == pytest.approx(
-        assert_true_forward / TRUTH._last["total"], abs=TOLERANCE
-    )
+    truth = TRUTH._last["training_step"] / TRUTH._last["total"]
+    assert shares_of(callback.record)["forward"] == pytest.approx(truth, abs=TOLERANCE)
     assert "training_step" not in vars(trainer.strategy)
 
 
 def test_a_trainer_of_the_other_package_takes_the_callback(tmp_path: Path) -> None:
     """pytorch_lightning's Trainer calls the hooks of a callback made for lightning.pytorch."""
-    other = pytest.importorskip("pytorch_lightning")
+    other: Any = pytest.importorskip("pytorch_lightning")
 
     class Plain(other.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -282,8 +304,8 @@ def test_a_trainer_of_the_other_package_takes_the_callback(tmp_path: Path) -> No
 
     callback = callback_in(tmp_path)
     make_trainer(other, callback).fit(Plain(), DataLoader(Items(8 * BATCH, 0.0), batch_size=BATCH))
-    assert 8 == callback.record.ranks[0].about["steps"]
-    assert "done" == callback.record.ranks[0].about["outcome"]
+    assert callback.record.ranks[0].about["steps"] == 8
+    assert callback.record.ranks[0].about["outcome"] == "done"
 
 
 def test_under_a_run_that_is_observed_already_the_callback_joins_it(tmp_path: Path) -> None:
@@ -304,15 +326,15 @@ def test_under_a_run_that_is_observed_already_the_callback_joins_it(tmp_path: Pa
         "        super().__init__(); self.net = Net(0.0)\n"
         "    def training_step(self, batch, _): return loss_of(self.net(batch))\n"
         "    def configure_optimizers(self): return SlowSGD(self.net.parameters(), lr=1e-4)\n"
-        "for _ in range(2):\n"
-        "    L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,\n"
-        "        accelerator='cpu', callbacks=[StokerCallback()]).fit(Lit(), DataLoader(Items(24), batch_size=4))\n"
+        "L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,\n"
+        "    accelerator='cpu', callbacks=[StokerCallback()]\n"
+        ").fit(Lit(), DataLoader(Items(48), batch_size=4))\n"
     )
     runs = tmp_path / "runs"
     command = [sys.executable, "-m", "stoker", "run", "--quiet", "--runs", str(runs), str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert 0 == done.returncode, done.stderr
-    assert 1 == len(list(runs.iterdir()))
+    assert done.returncode == 0, done.stderr
+    assert len(list(runs.iterdir())) == 1
     record = Record.open("latest", root=runs)
     assert 12 == record.ranks[0].about["steps"] == record.about["total_steps"]
     assert not (tmp_path / ".stoker").exists()
@@ -325,7 +347,9 @@ def test_without_lightning_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
 
     from stoker.errors import MissingExtra
 
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "stoker.watch.lightning", raising=False)
     real = importlib.util.find_spec
@@ -334,5 +358,3 @@ def test_without_lightning_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
     )
     with pytest.raises(MissingExtra, match=r"stoker\[lightning\]"):
         importlib.import_module("stoker.watch.lightning")
-
-

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from stoker.errors import MissingExtra
+from stoker.errors import MissingExtra, UsageError
 from stoker.watch.record import Record
 from stoker.watch.session import Plan
 from stoker.watch.trainers import TrainerWatch, outcome_of, root_of
@@ -64,13 +64,15 @@ class StokerCallback(_callback_class()):  # type: ignore[misc]
         self._log = log
         self._live = live
         self._watch: TrainerWatch | None = None
-        self._logged_step = 0
+        self._logged_step = -1
         self._compiled_in: Any = None
 
     @property
     def record(self) -> Record:
         """The last training's record, on disk."""
-        return (self._watch or TrainerWatch(Plan(name=self._name), live=False)).record
+        if self._watch is None:
+            raise UsageError("nothing has been observed yet: the record is there once the training has begun")
+        return self._watch.record
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to observe: the strategy is set up, no data has been drawn."""
@@ -104,8 +106,9 @@ class StokerCallback(_callback_class()):  # type: ignore[misc]
             self._time_training_step(trainer.strategy, pl_module)
         else:
             observer.roots.set(_called_modules(trainer, pl_module))
-        made = _stepped_batches(trainer)
-        self._logged_step = made
+        # A checkpoint taken at a batch's end counts its update and not yet the batch.
+        made = trainer.global_step if pl_module.automatic_optimization else _stepped_batches(trainer)
+        self._logged_step = -1
         total = _total_steps(trainer)
         if total is not None:
             watch.expect(max(0, total - made), before=made)
@@ -115,8 +118,8 @@ class StokerCallback(_callback_class()):  # type: ignore[misc]
         if not self._log or self._watch is None:
             return
         every = self._every or trainer.log_every_n_steps
-        step = _stepped_batches(trainer)
-        if not every or step == self._logged_step or step % every:
+        step = _stepped_batches(trainer)  # this batch not yet among them: Lightning counts it afterwards
+        if not every or step == self._logged_step or (step + 1) % every:
             return
         self._logged_step = step
         figures = self._watch.figures()

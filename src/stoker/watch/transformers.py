@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import MissingExtra
+from stoker.errors import MissingExtra, UsageError
 from stoker.watch.record import Record
 from stoker.watch.session import Plan
 from stoker.watch.trainers import TrainerWatch, outcome_of, root_of
@@ -48,7 +48,9 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def record(self) -> Record:
         """The last training's record, on disk."""
-        return (self._watch or TrainerWatch(Plan(name=self._name), live=False)).record
+        if self._watch is None:
+            raise UsageError("nothing has been observed yet: the record is there once the training has begun")
+        return self._watch.record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to observe: the model is prepared, a checkpoint restored, no data drawn."""

@@ -113,6 +113,9 @@ class Watch:
         self.start()
         return self.data(self._loader)
 
+    def __bool__(self) -> bool:
+        return True  # not the loader's length, which there may be none of
+
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
