@@ -192,7 +192,7 @@ def _storage(storage: Storage) -> Section:
     rows = [
         (
             "file system",
-            f"{storage.file_system or NOT_MEASURED} ({storage.kind}) on {storage.mount_point or NOT_MEASURED}",
+            f"{storage.file_system or NOT_MEASURED}, {storage.kind}, at {storage.mount_point or 'n/a'}",
         ),
         (
             "device",

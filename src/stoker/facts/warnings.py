@@ -193,7 +193,7 @@ def _of_affinity(facts: Facts) -> Iterator[Warned]:
         return
     yield Warned(
         cause="cpu-affinity",
-        text=f"this process may run on {len(host.affinity)} of {allowed} cores, and so may DataLoader workers",
+        text=f"this process runs on {len(host.affinity)} of {allowed} cores, and so will DataLoader workers",
         fix="unless it was meant (taskset, numactl, GOMP_CPU_AFFINITY, KMP_AFFINITY), widen the mask: "
         "os.sched_setaffinity(0, range(os.cpu_count())) in a worker_init_fn",
     )
