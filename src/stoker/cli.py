@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.errors import StokerError
+from stoker.errors import StokerError, UsageError
 
 app = typer.Typer(
     name="stoker",
@@ -87,6 +87,33 @@ def run(
     return command.prepare(
         script or [], module=module, runs=runs, run_id=run_id, steps=steps, quiet=quiet, as_json=as_json
     )
+
+
+@app.command(no_args_is_help=True)
+def export(
+    run: Annotated[str, typer.Argument(help="A record's folder, a run's id, or `latest`.")],
+    to: Annotated[str, typer.Option(help="tensorboard or prometheus.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to (default: tensorboard/ in the record; prometheus to stdout)."),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Write a run's record for another tool."""
+    from stoker.watch import Record
+    from stoker.watch import export as exports
+
+    if as_json and to == "prometheus" and out is None:
+        raise UsageError("--json and the Prometheus text both want stdout: give the text a file with --out")
+    record = Record.open(run, root=runs)
+    place = exports.export(record, to, out)
+    if as_json:
+        _print_json({"schema": 1, "run": record.folder.name, "to": to, "out": str(place)})
+    elif place is not None:
+        typer.echo(f"{place}")
 
 
 @app.command(no_args_is_help=True)
