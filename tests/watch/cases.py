@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import (  # noqa: E402
+from kit import (
     BATCH,
     TRUTH,
     BatchItems,
@@ -236,7 +236,7 @@ def four_batches_ahead() -> None:
 @case
 def compiled() -> None:
     net, optimizer = make()
-    wrapped = torch.compile(net, backend="eager")
+    wrapped: Any = torch.compile(net, backend="eager")
     for batch in TRUTH.waiting(DataLoader(Items(), BATCH)):
         train(wrapped, optimizer, batch)
 
@@ -370,7 +370,8 @@ def no_optimizer_watched() -> None:
             loss_of(net(batch)).backward()
             with torch.no_grad():
                 for parameter in net.parameters():
-                    parameter -= 1e-4 * parameter.grad  # type: ignore[operator]
+                    assert parameter.grad is not None
+                    parameter.sub_(parameter.grad, alpha=1e-4)
                     parameter.grad = None
             watch.step()
             TRUTH.step_done()

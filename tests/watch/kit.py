@@ -69,7 +69,7 @@ class _Nap(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         TRUTH.nap("backward", BACKWARD)
         return grad
 
@@ -91,7 +91,7 @@ class Net(nn.Module):
 class SlowSGD(torch.optim.SGD):
     """Naps in its step."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         TRUTH.nap("update", UPDATE)
         return super().step(closure)
 
@@ -143,9 +143,9 @@ def make() -> tuple[Net, SlowSGD]:
     return net, SlowSGD(net.parameters(), lr=1e-4)
 
 
-def train(net: nn.Module, optimizer: Any, batch: torch.Tensor) -> None:
+def train(net: Callable[..., torch.Tensor], optimizer: Any, batch: torch.Tensor) -> None:
     """One plain step."""
     optimizer.zero_grad()
-    loss_of(net(batch)).backward()  # type: ignore[no-untyped-call]
+    loss_of(net(batch)).backward()
     optimizer.step()
     TRUTH.step_done()

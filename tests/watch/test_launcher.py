@@ -1,5 +1,6 @@
 """A script under `stoker run` behaves as it does under plain Python, and its record is complete."""
 
+import json
 import os
 import signal
 import subprocess
@@ -21,20 +22,21 @@ def steps(n):
 """
 
 
+def run(folder: Path, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Python with these words, in this folder."""
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, input=text, cwd=folder, timeout=100, check=False
+    )
+
+
 def both(
     folder: Path, *words: str, text: str = "", module: bool = False
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
     """The same words to Python plainly and under Stoker, with the same standard input."""
-    first = ["-m"] if module else []
-    runs = []
-    for command in ([], ["-m", "stoker", "run", "--quiet", "--run-id", "it"]):
-        runs.append(
-            subprocess.run(
-                [sys.executable, *command, *first, *words],
-                capture_output=True, text=True, input=text, cwd=folder, timeout=100, check=False,
-            )
-        )  # fmt: skip
-    return runs[0], runs[1]
+    words = ("-m", *words) if module else words
+    observed = ("-m", "stoker", "run", "--quiet", "--run-id", "it", *words)
+    return run(folder, *words, text=text), run(folder, *observed, text=text)
 
 
 def same(folder: Path, *words: str, text: str = "", module: bool = False) -> subprocess.CompletedProcess[str]:
@@ -52,14 +54,16 @@ def script(folder: Path, text: str, name: str = "train.py") -> str:
 
 
 def test_arguments_main_and_paths(tmp_path: Path) -> None:
-    """argv, `__name__`, `__file__`, `__spec__`, `sys.path[0]`, `__main__` and options like -q are the script's."""
+    """argv, `__name__`, `__file__`, `__spec__`, `sys.path[0]` and options like -q are the script's."""
     script(tmp_path, "VALUE = 7\n", "beside.py")
     text = """
 import sys, __main__, beside
 print(sys.argv, __name__, __file__, __spec__, __package__, sys.path[0], beside.VALUE)
 print(__main__.__dict__ is globals(), __builtins__ is __import__("builtins"), "__doc__" in globals())
 """
-    printed = same(tmp_path, script(tmp_path, text), "-q", "--lr", "0.1", "--help", "--json", "-m", "x").stdout
+    printed = same(
+        tmp_path, script(tmp_path, text), "-q", "--lr", "0.1", "--help", "--json", "-m", "x"
+    ).stdout
     assert "'--lr', '0.1', '--help'" in printed
 
 
@@ -91,13 +95,17 @@ def test_standard_input_reaches_the_script(tmp_path: Path) -> None:
 )
 def test_it_ends_as_it_would_have(tmp_path: Path, ending: str) -> None:
     """Exit codes, messages and tracebacks are the same to the letter."""
-    name = script(tmp_path, f"import sys, os, atexit\natexit.register(print, 'at exit')\ndef go():\n  {ending}\ngo()\n")
+    name = script(
+        tmp_path, f"import sys, os, atexit\natexit.register(print, 'at exit')\ndef go():\n  {ending}\ngo()\n"
+    )
     same(tmp_path, name)
 
 
 def test_a_failure_deep_in_a_step_has_no_frames_of_ours(tmp_path: Path) -> None:
     """A traceback through the model, the loader and its workers shows the script and torch alone."""
-    text = LOOP + """
+    text = (
+        LOOP
+        + """
 class Bad(torch.nn.Linear):
     def forward(self, x):
         raise ValueError("bad weights")
@@ -110,6 +118,7 @@ if sys.argv[1] == "model":
 else:
     next(iter(DataLoader(BadData(), num_workers=int(sys.argv[1]))))
 """
+    )
     name = script(tmp_path, text)
     for where in ("model", "0", "1"):
         observed = both(tmp_path, name, where)[1]
@@ -122,16 +131,23 @@ else:
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_a_signal_ends_it_as_it_would_have(tmp_path: Path, sent: signal.Signals, outcome: str) -> None:
     """The process dies by the same signal, and the record can be read: nothing was in the signal's way."""
-    text = LOOP + """
+    text = (
+        LOOP
+        + """
 steps(5)
 import time; time.sleep(1.5)
 print("ready", flush=True)
 while True: steps(50)
 """
+    )
     name = script(tmp_path, text)
     for command in ([], ["-m", "stoker", "run", "--run-id", "it"]):
         with subprocess.Popen(
-            [sys.executable, *command, name], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, *command, name],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -147,11 +163,16 @@ while True: steps(50)
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_killed_at_once_the_record_is_readable(tmp_path: Path) -> None:
     """After `kill -9` every whole line is there; a line cut short is left out."""
-    name = script(tmp_path, LOOP + "steps(5)\nimport time; time.sleep(1.5)\nprint('ready', flush=True)\nsteps(10**6)\n")
+    name = script(
+        tmp_path, LOOP + "steps(5)\nimport time; time.sleep(1.5)\nprint('ready', flush=True)\nsteps(10**6)\n"
+    )
     with subprocess.Popen(
-        [sys.executable, "-m", "stoker", "run", "--run-id", "it", name], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "stoker", "run", "--run-id", "it", name],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+        text=True,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGKILL)
@@ -166,13 +187,10 @@ def test_killed_at_once_the_record_is_readable(tmp_path: Path) -> None:
 
 def test_json_is_one_object_and_the_script_prints_elsewhere(tmp_path: Path) -> None:
     """`--json` keeps stdout for the answer: the script's own, and its children's, goes to stderr."""
-    import json
-
-    name = script(tmp_path, LOOP + "import os\nsteps(6)\nprint('mine')\nos.system('echo child')\nraise SystemExit(4)\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "stoker", "run", "--json", name],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    name = script(
+        tmp_path, LOOP + "import os\nsteps(6)\nprint('mine')\nos.system('echo child')\nraise SystemExit(4)\n"
+    )
+    done = run(tmp_path, "-m", "stoker", "run", "--json", name)
     answer = json.loads(done.stdout)
     assert done.returncode == 4
     assert answer["schema"] == 1
@@ -194,10 +212,7 @@ def test_json_is_one_object_and_the_script_prints_elsewhere(tmp_path: Path) -> N
 def test_wrong_use_is_answered(tmp_path: Path, words: list[str], said: str) -> None:
     """Bad input gets a clear error, exit code 2 and no traceback; the script is not started."""
     script(tmp_path, "print('started')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "stoker", "run", *words],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run(tmp_path, "-m", "stoker", "run", *words)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -210,10 +225,11 @@ def test_the_interpreters_own_names_are_given_back(tmp_path: Path) -> None:
 import builtins, threading, queue, multiprocessing.queues, torch, stoker
 from torch.utils.data import DataLoader, TensorDataset, _utils, dataloader
 def look():
-    return [builtins.open, threading.Condition.wait, queue.SimpleQueue, multiprocessing.queues._ForkingPickler,
-        torch.autograd.backward, torch.compile, torch.Tensor.to, DataLoader.__iter__, _utils.worker._worker_loop,
-        dataloader._BaseDataLoaderIter.__next__, dataloader._BaseDataLoaderIter.__init__, _utils.pin_memory.pin_memory,
-        _utils.fetch._MapDatasetFetcher.fetch, torch.optim.Optimizer.__init__, torch.nn.Linear.__call__]
+    iterator = dataloader._BaseDataLoaderIter
+    return [builtins.open, threading.Condition.wait, queue.SimpleQueue, torch.autograd.backward,
+        torch.compile, multiprocessing.queues._ForkingPickler, torch.Tensor.to, DataLoader.__iter__,
+        iterator.__next__, iterator.__init__, _utils.worker._worker_loop, _utils.pin_memory.pin_memory, torch.nn.Linear.__call__,
+        _utils.fetch._MapDatasetFetcher.fetch, torch.optim.Optimizer.__init__]
 net = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 before = look()
 with stoker.Watch() as watch:
@@ -223,7 +239,5 @@ with stoker.Watch() as watch:
 changed = [(a, b) for a, b in zip(before, look()) if a is not b and a != b]
 print(changed, len(list(watch.record.ranks[0].steps())))
 """
-    done = subprocess.run(
-        [sys.executable, script(tmp_path, text)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run(tmp_path, script(tmp_path, text))
     assert done.stdout == "[] 8\n", done.stderr

@@ -15,7 +15,9 @@ _HOMES = {"Watch": "watch", "Record": "record", "Batch": "phases", "Step": "phas
 def __getattr__(name: str) -> Any:
     # Lazily: a spawned worker imports this package for `workers` alone.
     if name not in _HOMES:
-        raise AttributeError(f"module 'stoker.watch' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'stoker.watch' has no attribute {name!r}; it offers {', '.join(__all__)}"
+        )
     from importlib import import_module
 
     return getattr(import_module(f"stoker.watch.{_HOMES[name]}"), name)

@@ -29,7 +29,9 @@ def prepare(
     elif words:
         script = launcher.find_script(words[0], words[1:])
     else:
-        raise UsageError("nothing to run: give a script (stoker run train.py) or a module (stoker run -m pkg.train)")
+        raise UsageError(
+            "nothing to run: give a script (stoker run train.py) or a module (stoker run -m pkg.train)"
+        )
     shown = os.environ.get("RANK", "0") == "0" and not quiet
     plan = Plan(
         name=script.name,

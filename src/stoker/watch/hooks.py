@@ -117,7 +117,7 @@ _worker_loop = WorkerLoop()
 _iterators = 0
 
 
-def _on_iterator_subclass(kind: type, **_: Any) -> None:
+def _on_iterator_subclass(kind: type, /, **_: Any) -> None:
     if kind.__module__ == _STATEFUL and kind.__name__ == "_StatefulBaseDataLoaderIter":
         _adopt_stateful(sys.modules[_STATEFUL])
 
@@ -309,7 +309,7 @@ def _observed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _observed_compile(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001
+    def compile(*args: Any, **kwargs: Any) -> Any:
         compiled = original(*args, **kwargs)
         if _active is not None:
             _active.look_again()
@@ -367,7 +367,7 @@ class _ObservedSimpleQueue:
             observer.leave(token)
 
 
-# --- copies, streams and graphs --------------------------------------------------------------------------------
+# --- copies, streams and graphs ------------------------------------------------------------------------
 
 
 def _hook_copies() -> None:

@@ -45,7 +45,9 @@ def find_script(path: str, args: list[str]) -> Script:
     """A script by its path, as `python path args`. A folder or zip with a `__main__.py` is not taken."""
     file = Path(path)
     if not file.exists():
-        raise ScriptNotFound(f"no such script: {path} (looked in {Path.cwd()}); check the path, or use -m MODULE")
+        raise ScriptNotFound(
+            f"no such script: {path} (looked in {Path.cwd()}); check the path, or use -m MODULE"
+        )
     if file.is_dir():
         raise ScriptNotFound(f"{path} is a folder, not a script; name the file in it that trains")
     if not os.access(file, os.R_OK):
@@ -75,7 +77,9 @@ def find_module(name: str, args: list[str]) -> Script:
     finally:
         sys.path.pop(0)
     if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
-        raise ScriptNotFound(f"no module {name} to run (looked from {Path.cwd()}); check the name and the folder")
+        raise ScriptNotFound(
+            f"no module {name} to run (looked from {Path.cwd()}); check the name and the folder"
+        )
     found, loader = spec, spec.loader
 
     def code() -> types.CodeType:

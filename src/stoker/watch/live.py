@@ -78,7 +78,7 @@ class LiveView:
             self._write(f"{room}\x1b7\x1b[1;{rows - _HEIGHT}r\x1b8")
 
     def _draw(self, shown: list[str]) -> None:
-        columns, rows = self._size
+        rows = self._size[1]
         if rows <= _HEIGHT + 4:
             return
         at = rows - _HEIGHT + 1
@@ -133,7 +133,10 @@ def plain_line(session: "Session", *, shares: bool = True) -> str:
     if not steps:
         elapsed = duration(time.time() - session.started)
         return f"{elapsed}, no optimizer step yet"
-    parts = [f"step {steps:,}", f"{rate(tally.sustained, 'step')} sustained, {rate(tally.burst, 'step')} burst"]
+    parts = [
+        f"step {steps:,}",
+        f"{rate(tally.sustained, 'step')} sustained, {rate(tally.burst, 'step')} burst",
+    ]
     if tally.samples_per_second is not None:
         parts.append(rate(tally.samples_per_second, "sample"))
     if shares:
@@ -166,8 +169,8 @@ def summary(session: "Session", console: Console | None = None) -> None:
     console.print()
     if not steps:
         console.print(
-            f"[bold]stoker[/]: no optimizer step was seen in {duration(time.time() - session.started)}. A loop that "
-            "updates its weights without torch.optim is observed with stoker.Watch and its step()."
+            f"[bold]stoker[/]: no optimizer step was seen in {duration(time.time() - session.started)}. "
+            "A loop that updates its weights without torch.optim is observed by stoker.Watch and its step()."
         )
         console.print(f"record: {session.folder}", highlight=False, soft_wrap=True)
         return
@@ -194,7 +197,9 @@ def summary(session: "Session", console: Console | None = None) -> None:
         )
     console.print(table)
     if tally.startup > 0.01 * tally.seconds:
-        console.print(f"of the wait, {percent(tally.startup / tally.seconds)} of the step is loaders starting up")
+        console.print(
+            f"of the wait, {percent(tally.startup / tally.seconds)} of the step is loaders starting up"
+        )
     overhead = session.overhead()
     console.print(
         f"observing cost {overhead['hooks_us_per_step']:.0f} us a step on the training thread and "

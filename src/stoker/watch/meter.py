@@ -21,6 +21,10 @@ from typing import Any
 _LINUX = sys.platform.startswith("linux")
 _open = io.open
 _metering = threading.local()
+# The kernel's counters cost about 25 us a fetch to read: every fetch of 3 ms or more pays that, of
+# shorter ones every sixteenth.
+_WORTH_COUNTING_NS = 3_000_000
+_COUNT_EVERY = 16
 
 
 @dataclass(slots=True)
@@ -111,14 +115,17 @@ class Meter:
         self._io: tuple[int | None, int | None] = (None, None)
         self._faults: int | None = None
         self._collate = self._collate_cpu = 0
+        self._turn = 0
+        self._counting = True
 
     def begin(self) -> None:
         """A fetch begins."""
         self.cost = _metering.cost = Cost()
         _watch_calls()
-        self._queued = self._counters.queued()
-        self._io = self._counters.io()
-        self._faults = self._counters.faults()
+        if self._counting:
+            self._queued = self._counters.queued()
+            self._io = self._counters.io()
+            self._faults = self._counters.faults()
         self._cpu = thread_time_ns()
         self._wall = perf_counter_ns()
 
@@ -138,13 +145,16 @@ class Meter:
         cost.cpu = thread_time_ns() - self._cpu
         _metering.cost = None
         _unwatch_calls()
-        cost.queued = _less(self._counters.queued(), self._queued)
-        asked, disk = self._counters.io()
-        cost.bytes = _less(asked, self._io[0])
-        if cost.bytes is not None:
-            cost.bytes += cost.received  # recv is not in rchar
-        cost.disk = _less(disk, self._io[1])
-        cost.faults = _less(self._counters.faults(), self._faults)
+        if self._counting:
+            cost.queued = _less(self._counters.queued(), self._queued)
+            asked, disk = self._counters.io()
+            cost.bytes = _less(asked, self._io[0])
+            if cost.bytes is not None:
+                cost.bytes += cost.received  # recv is not in rchar
+            cost.disk = _less(disk, self._io[1])
+            cost.faults = _less(self._counters.faults(), self._faults)
+        self._turn += 1
+        self._counting = cost.wall >= _WORTH_COUNTING_NS or self._turn % _COUNT_EVERY == 0
         return cost
 
 
@@ -215,7 +225,9 @@ def _timed_open(
     try:
         plain = not set(mode) - set("rbt") and buffering in (-1,) and mode.count("r") == 1
         text = "b" not in mode
-        wrong = not text and (encoding is not None or errors is not None or newline is not None or "t" in mode)
+        wrong = not text and (
+            encoding is not None or errors is not None or newline is not None or "t" in mode
+        )
         if not plain or wrong:
             return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         raw = _TimedFileIO(file, "r", closefd, opener)
@@ -295,14 +307,10 @@ def watch_libraries() -> None:
 
     They cost a thread-local look-up where no fetch is under way.
     """
-    numpy = sys.modules.get("numpy")
+    numpy: Any = sys.modules.get("numpy")
     if numpy is not None and "numpy" not in _once_done:
         _once_done.add("numpy")
         numpy.fromfile = _timed_fromfile(numpy.fromfile)
-        numpy_format = sys.modules.get("numpy.lib._format_impl") or sys.modules.get("numpy.lib.format")
-        inner = getattr(numpy_format, "numpy", None)
-        if inner is not None and inner is not numpy:
-            inner.fromfile = numpy.fromfile
     if "socket" not in _once_done:
         _once_done.add("socket")
         socket.socket.recv = _timed_recv(socket.socket.recv, "recv")  # type: ignore[method-assign]

@@ -203,6 +203,9 @@ class Observer:
         if get_ident() != self.thread or self.timeline.current is not OTHER:
             call()
             return
+        device = self.timeline.device
+        if device is not None and not device.on_training_stream():
+            device.follow()
         token = self.timeline.enter(GRAPH)
         try:
             call()
@@ -217,6 +220,8 @@ class Observer:
     def capture(self, graph: Any) -> None:
         """A CUDA graph's capture begins (or, with None, ends)."""
         self._capturing = graph
+        if self.timeline.device is not None:
+            self.timeline.device.capturing = graph is not None
 
     def mark_step(self) -> None:
         """The loop itself says that a step has ended (loops without an optimizer)."""

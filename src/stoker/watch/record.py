@@ -198,7 +198,9 @@ def _find(where: str | Path, root: Path) -> Path:
     if str(where) == "latest" and known:
         return known[-1].parent.resolve()
     recent = ", ".join(path.parent.name for path in reversed(known[-3:])) or "none"
-    raise RecordNotFound(f"no record at {where} nor in {root} (newest there: {recent}); give a folder or a run id")
+    raise RecordNotFound(
+        f"no record at {where} nor in {root} (newest there: {recent}); give a folder or a run id"
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -209,5 +211,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RecordBroken(f"{path} cannot be read ({error}): the record is damaged; run again") from error
     if not isinstance(value, dict):
-        raise RecordBroken(f"{path} holds {type(value).__name__}, not an object: the record is damaged; run again")
+        raise RecordBroken(
+            f"{path} holds {type(value).__name__}, not an object: the record is damaged; run again"
+        )
     return value

@@ -1,6 +1,6 @@
 """Marks become a step: sums over the host's clock, and over the device's where there are events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stoker.watch.loaders import Draw
 from stoker.watch.phases import FORWARD, GRAPH, OTHER, PHASES, WAIT, Step
@@ -54,10 +54,12 @@ def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: D
 
 def _elapsed(earlier: Mark, mark: Mark) -> float:
     assert earlier.event is not None
-    return earlier.event.elapsed_time(mark.event) / 1e3
+    return 0.0 if mark.event is earlier.event else earlier.event.elapsed_time(mark.event) / 1e3
 
 
-def _sums(marks, start, seconds):  # type: ignore[no-untyped-def]
+def _sums(
+    marks: Sequence[Mark], start: Mark | None, seconds: Callable[[Mark, Mark], float]
+) -> tuple[list[float], float]:
     """Seconds in each phase, and the part of the wait in which a loader was starting."""
     totals = [0.0] * 7
     startup = 0.0
@@ -93,17 +95,11 @@ def _trimmed(parts: Sequence[Part]) -> list[Mark]:
 
 
 def _read_events(parts: Sequence[Part]) -> list[Event]:
-    """Every event of these parts but the last mark's, which is where the next step starts."""
-    events: list[Event] = []
+    """Every event of these parts, once, but the last mark's, which is where the next step starts."""
+    events = {id(mark.event): mark.event for part in parts for mark in (part.start, *part.marks)}
+    events |= {id(event): event for part in parts for pair in part.side_copies for event in pair}
+    if parts[-1].marks:
+        events.pop(id(parts[-1].marks[-1].event), None)
     for part in parts:
-        events.extend(mark.event for mark in part.marks if mark.event is not None)
-        for pair in part.side_copies:
-            events.extend(pair)
         part.side_copies = []
-    last = parts[-1].marks[-1].event if parts[-1].marks else None
-    if last is not None:
-        events.remove(last)
-    first = parts[0].start.event
-    if first is not None:
-        events.append(first)
-    return events
+    return [event for event in events.values() if event is not None]

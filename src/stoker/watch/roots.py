@@ -72,13 +72,13 @@ class Roots:
 
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             # Looked up at each call: torch.fx replaces nn.Module's own while it traces.
-            inner = super(kind, self).__call__ if own is None else own.__get__(self)  # type: ignore[misc]
+            inner = super(kind, self).__call__ if own is None else own.__get__(self)  # type: ignore[arg-type]
             if _is_compiling() or id(self) not in members:
                 return inner(*args, **kwargs)
             return timed_call(self, inner, args, kwargs)
 
         self._patched[kind] = own
-        kind.__call__ = call  # type: ignore[method-assign, assignment]
+        kind.__call__ = call  # type: ignore[method-assign]
 
 
 def _outermost_owners(parameters: set[int]) -> list[nn.Module]:

@@ -55,6 +55,7 @@ class Session:
         self.world_size = _env_int("WORLD_SIZE", 1) if plan.world_size is None else plan.world_size
         self.goal = plan.total_steps
         self.steps_before: int | None = None
+        self.facts: dict[str, Any] | None = None
         self.id = plan.run_id or _run_id(plan.name, self.world_size)
         self.folder = (plan.root / self.id).absolute()
         self.observer = Observer()
@@ -69,7 +70,7 @@ class Session:
 
     def start(self) -> None:
         """Begin to observe."""
-        self._describe_run(facts=None)
+        self._describe_run()
         self._describe_rank(outcome=None)
         hooks.install(self.observer)
         self._leave_closures = closures.install(self.observer)
@@ -112,7 +113,7 @@ class Session:
         self.goal = made + steps
         if not made:  # a second training in one script starts counting again; the record's steps do not
             self.steps_before = before
-        self._describe_run(facts=None)
+        self._describe_run()
 
     def remaining_steps(self) -> float | None:
         """Steps left: of the total that was told, else of this epoch; None where neither is known."""
@@ -148,7 +149,7 @@ class Session:
         workers = [pid for loader in self.observer.loaders.all for pid in loader.workers]
         return {**self._sampler.read(workers), "allocator": _allocator()}
 
-    def _describe_run(self, facts: dict[str, Any] | None) -> None:
+    def _describe_run(self) -> None:
         if self.rank != 0:
             return
         self.writer.describe_run(
@@ -167,7 +168,7 @@ class Session:
                     "python": platform.python_version(),
                 },
                 "settings": {},
-                "facts": facts,
+                "facts": self.facts,
             }
         )
 

@@ -49,7 +49,11 @@ class Tally:
     @property
     def wall(self) -> float | None:
         """Seconds from the end of the first step to the end of the last."""
-        return self.last - self.began if self.steps and self.began is not None and self.last is not None else None
+        return (
+            self.last - self.began
+            if self.steps and self.began is not None and self.last is not None
+            else None
+        )
 
     def shares(self) -> dict[str, float | None]:
         """Each phase's share of the step, 0..1; None where it was not measured."""

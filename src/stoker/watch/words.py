@@ -11,7 +11,11 @@ def duration(seconds: float | None) -> str:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    for size, below, big, small in ((60, 3600, "m", "s"), (3600, 86400, "h", "m"), (86400, float("inf"), "d", "h")):
+    for size, below, big, small in (
+        (60, 3600, "m", "s"),
+        (3600, 86400, "h", "m"),
+        (86400, float("inf"), "d", "h"),
+    ):
         if seconds < below:
             whole, rest = divmod(int(seconds), size)
             return f"{whole} {big} {rest * 60 // size if big != 'd' else rest // 3600:02d} {small}"

@@ -67,6 +67,7 @@ class WorkerLoop:
         self._starting.spec = spec
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Run as a forked worker."""
         _observed_loop(self._starting.spec, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,11 +80,11 @@ def _observed_loop(spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
     _patch_fetchers()
     _this_worker.iterator = spec.iterator
     multiprocessing.queues._ForkingPickler = _TellingPickler  # type: ignore[attr-defined]
-    torch_worker.ExceptionWrapper = _wrap_plainly  # type: ignore[assignment, misc]
+    vars(torch_worker)["ExceptionWrapper"] = _wrap_plainly
     loop = _TORCH_LOOP
     if spec.stateful:
         stateful = import_module("torchdata.stateful_dataloader.worker")
-        stateful.ExceptionWrapper = _wrap_plainly  # type: ignore[attr-defined]
+        vars(stateful)["ExceptionWrapper"] = _wrap_plainly
         loop = _stateful_loop()
     loop(*args, **kwargs)
 
@@ -149,7 +150,7 @@ def _patch_fetchers() -> None:
         return
     for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
         _patched.append((kind, kind.fetch))
-        kind.fetch = _timed_fetch(kind.fetch)  # type: ignore[method-assign, assignment]
+        kind.fetch = _timed_fetch(kind.fetch)  # type: ignore[method-assign]
 
 
 def unpatch_fetchers() -> None:
@@ -291,7 +292,7 @@ class ReadingPickler(ForkingPickler):
     mailbox: Mailbox | None = None
 
     @staticmethod
-    def loads(buffer: Any, /, **kwargs: Any) -> Any:
+    def loads(buffer: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]
         """Unpickle; keep what stands behind."""
         started = perf_counter_ns()
         obj = ForkingPickler.loads(buffer, **kwargs)
