@@ -46,12 +46,14 @@ class JupyterServer:
         return str(self._ask(f"api/kernels/{kernel_id}")["execution_state"])
 
     def await_answer(self) -> None:
-        """Wait for the first answer: the line in its log comes before the server listens."""
+        """Wait for the first answer: the line in its log comes before its file, and before it listens."""
         deadline = time.monotonic() + READY_S
         while True:
             try:
+                (file,) = self.runtime.glob("jpserver-*.json")
+                self.url = json.loads(file.read_text())["url"]
                 self._ask("api/status")
-            except urllib.error.URLError as error:
+            except (ValueError, urllib.error.URLError) as error:
                 assert time.monotonic() < deadline, f"{self.url} never answered: {error}"
                 time.sleep(0.02)
             else:
@@ -107,6 +109,8 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., JupyterServer]]:
             ],
             env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        server = JupyterServer(process=process, runtime=runtime, root=root, url="", token=token)
+        servers.append(server)
         assert process.stderr is not None
         said = []
         for line in process.stderr:
@@ -116,10 +120,6 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., JupyterServer]]:
         else:
             raise AssertionError("the server did not start:\n" + "".join(said))
         threading.Thread(target=process.stderr.read, daemon=True).start()  # or its log fills the pipe
-        (file,) = runtime.glob("jpserver-*.json")
-        entry = json.loads(file.read_text())
-        server = JupyterServer(process=process, runtime=runtime, root=root, url=entry["url"], token=token)
-        servers.append(server)
         server.await_answer()
         return server
 

@@ -17,8 +17,8 @@ from typing import Any
 PATIENCE_S = 120
 MIB = 1 << 20
 
-# Reports what torch reserved after its context stands and after the allocation; then computes until stdin ends
-# (busy), or does nothing (idle).
+# Reports what torch reserved after its context stands and after the allocation; then computes until stdin
+# ends (busy), or does nothing (idle).
 HOLDER = """
 import json, sys, threading
 import torch
@@ -58,7 +58,7 @@ def card_used_bytes() -> int:
 
 @contextmanager
 def hold(size: int, how: str, *arguments: str) -> Iterator[dict[str, int]]:
-    """Start a holder; gives its pid and the bytes that it truly takes: torch's reserve and the measured context."""
+    """Start a holder; gives its pid and the bytes it truly takes: torch's reserve and measured context."""
     before = card_used_bytes()
     child = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(size), how, *arguments],

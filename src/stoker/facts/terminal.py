@@ -30,7 +30,8 @@ def show(facts: Facts, warnings: Sequence[Warned], console: Console | None = Non
 def as_text(facts: Facts, warnings: Sequence[Warned], width: int = 140) -> str:
     """Return the same as plain text."""
     buffer = StringIO()
-    show(facts, warnings, Console(file=buffer, width=width, color_system=None))
+    # Inside a kernel rich would display the text itself instead of writing it.
+    show(facts, warnings, Console(file=buffer, width=width, color_system=None, force_jupyter=False))
     return buffer.getvalue()
 
 
