@@ -268,8 +268,8 @@ def test_a_compiled_module_has_its_training_step_as_forward(
 ) -> None:
     """What the compiler hides is timed from outside, and the trainer is left as it was."""
     # Stopwatches cannot be compiled.
-    monkeypatch.setattr(TRUTH, "nap", torch.compiler.disable(TRUTH.nap))  # type: ignore[no-untyped-call]
-    monkeypatch.setattr(Net, "forward", torch.compiler.disable(Net.forward))  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(TRUTH, "nap", torch.compiler.disable(TRUTH.nap))
+    monkeypatch.setattr(Net, "forward", torch.compiler.disable(Net.forward))
     callback = callback_in(tmp_path)
     trainer = make_trainer(lightning, callback)
     whole = type(trainer.strategy).training_step
