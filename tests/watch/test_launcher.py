@@ -228,8 +228,8 @@ def look():
     iterator = dataloader._BaseDataLoaderIter
     return [builtins.open, threading.Condition.wait, queue.SimpleQueue, torch.autograd.backward,
         torch.compile, multiprocessing.queues._ForkingPickler, torch.Tensor.to, DataLoader.__iter__,
-        iterator.__next__, iterator.__init__, _utils.worker._worker_loop, _utils.pin_memory.pin_memory, torch.nn.Linear.__call__,
-        _utils.fetch._MapDatasetFetcher.fetch, torch.optim.Optimizer.__init__]
+        iterator.__next__, iterator.__init__, _utils.worker._worker_loop, _utils.pin_memory.pin_memory,
+        torch.nn.Linear.__call__, _utils.fetch._MapDatasetFetcher.fetch, torch.optim.Optimizer.__init__]
 net = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 before = look()
 with stoker.Watch() as watch:

@@ -161,6 +161,25 @@ def _machine(session: "Session") -> list[str]:
     return said
 
 
+def making_lines(session: "Session") -> list[str]:
+    """What making a batch costs, for every loader that feeds steps."""
+    said = []
+    for loader in session.observer.loaders.all:
+        making = session.recorder.making.get(loader.id)
+        if making is None or not loader.fed:
+            continue
+        total = sum(making.spent.values())
+        parts = ", ".join(f"{n} {percent(s / total)}" for n, s in making.spent.items() if s > 0.005 * total)
+        calls = ", ".join(f"{t / making.batches:,.4g} {c}s" for c, t in sorted(making.calls.items()))
+        read = f", {size(making.bytes / making.counted)} asked of the kernel" if making.counted else ""
+        workers = loader.settings.get("num_workers") or "no"
+        said.append(
+            f"a batch of {loader.name} ({workers} workers) takes {duration(total / making.batches)} to make: "
+            f"{parts}; {calls}{read}; CPU busy {percent(making.cpu / total)}"
+        )
+    return said
+
+
 def summary(session: "Session", console: Console | None = None) -> None:
     """What the run came to, printed at its end."""
     console = console or Console(file=sys.stderr)
@@ -200,6 +219,8 @@ def summary(session: "Session", console: Console | None = None) -> None:
         console.print(
             f"of the wait, {percent(tally.startup / tally.seconds)} of the step is loaders starting up"
         )
+    for line in making_lines(session):
+        console.print(line, highlight=False)
     overhead = session.overhead()
     console.print(
         f"observing cost {overhead['hooks_us_per_step']:.0f} us a step on the training thread and "

@@ -14,7 +14,7 @@ from stoker.watch.observer import Observer
 from stoker.watch.phases import Batch
 from stoker.watch.record import Writer
 from stoker.watch.resolve import ready, step_of
-from stoker.watch.tally import Tally
+from stoker.watch.tally import Making, Tally
 from stoker.watch.workers import Fetched
 
 _INTERVAL = 0.5
@@ -24,7 +24,10 @@ _BITE = 8
 
 
 class Recorder:
-    """Writes a run's record as it goes. `on_tick` is called after each round (the live view)."""
+    """Writes a run's record as it goes.
+
+    `on_start` is called once on its thread, `on_tick` after each round (the live view).
+    """
 
     def __init__(
         self,
@@ -32,12 +35,14 @@ class Recorder:
         writer: Writer,
         tally: Tally,
         sample: Callable[[], dict[str, Any]],
+        on_start: Callable[[], None],
         on_tick: Callable[[], None],
     ) -> None:
         self._observer = observer
         self._writer = writer
         self._tally = tally
         self._sample = sample
+        self._on_start = on_start
         self._on_tick = on_tick
         self._steps = 0
         self._next_sample = 0.0
@@ -47,6 +52,7 @@ class Recorder:
         self._epoch = time.time() - time.perf_counter()
         self.cpu_seconds = 0.0
         self.latest: dict[str, Any] = {}
+        self.making: dict[int, Making] = {}
         self.failure: str | None = None
 
     def start(self) -> None:
@@ -61,14 +67,14 @@ class Recorder:
         self._round(final=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(_INTERVAL):
-            try:
+        try:
+            self._on_start()
+            while not self._stop.wait(_INTERVAL):
                 self._round(final=False)
-            except Exception as error:  # noqa: BLE001  # the run must go on; the summary tells
-                self.failure = f"recording stopped: {type(error).__name__}: {error}"
-                return
-            self.cpu_seconds = time.thread_time()
-            self._on_tick()
+                self.cpu_seconds = time.thread_time()
+                self._on_tick()
+        except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
+            self.failure = f"recording stopped: {type(error).__name__}: {error}"
 
     def _round(self, *, final: bool) -> None:
         self._write_steps(final=final)
@@ -97,7 +103,9 @@ class Recorder:
     def _write_batches(self) -> None:
         batches = self._observer.batches
         for count in range(len(batches)):
-            self._writer.add("batches", self._batch(*batches.popleft()).to_json())
+            batch = self._batch(*batches.popleft())
+            self.making.setdefault(batch.loader, Making()).add(batch)
+            self._writer.add("batches", batch.to_json())
             if count % _BITE == _BITE - 1:
                 time.sleep(0)
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import torch
 
-from stoker import __version__
+from stoker import __version__, facts
 from stoker.facts.sample import Sampler
 from stoker.watch import closures, hooks
 from stoker.watch.observer import Observer
@@ -63,8 +63,9 @@ class Session:
         self.writer = Writer(self.folder, self.rank)
         self._sampler = Sampler()
         self.view = view
-        self.recorder = Recorder(self.observer, self.writer, self.tally, self._sample, self._tick)
+        self.recorder = Recorder(self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick)
         self.started = time.time()
+        self._working_folder = str(Path.cwd())
         self.finished = False
         self._leave_closures: Callable[[], None] = lambda: None
 
@@ -138,8 +139,16 @@ class Session:
             "rank": self.rank,
             "world_size": self.world_size,
             **self.tally.to_json(),
+            "batches": [{"loader": n, **making.to_json()} for n, making in sorted(self.recorder.making.items())],
             "overhead": self.overhead(),
         }
+
+    def _take_facts(self) -> None:
+        """What is true of this machine, taken beside the run: it may take a second."""
+        if self.rank == 0:
+            found = facts.collect()
+            self.facts = facts.to_json(found, facts.warnings_of(found))
+            self._describe_run()
 
     def _tick(self) -> None:
         if self.view is not None:
@@ -157,7 +166,7 @@ class Session:
                 "id": self.id,
                 "name": self.plan.name,
                 "command": list(self.plan.command),
-                "folder": str(Path.cwd()),
+                "folder": self._working_folder,
                 "started": self.started,
                 "world_size": self.world_size,
                 "total_steps": self.goal,
@@ -233,7 +242,7 @@ def _run_id(name: str, world_size: int) -> str:
 
 def _allocator() -> dict[str, int] | None:
     """The CUDA allocator's counters; None where there is no CUDA context."""
-    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():
         return None
     stats = torch.cuda.memory_stats()
     kept = {

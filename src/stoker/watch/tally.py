@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from stoker.watch.phases import PHASES, Step
+from stoker.watch.phases import PHASES, Batch, Step
 
 _RECENT = 256
+_MAKING = ("read", "transform", "collate", "handoff", "pin")
 
 
 @dataclass(slots=True)
@@ -109,4 +110,41 @@ class Tally:
                 "sustained": self.sustained,
                 "samples_per_second": self.samples_per_second,
             },
+        }
+
+
+@dataclass(slots=True)
+class Making:
+    """Running sums over the batches of one loader: what making one costs, and of what."""
+
+    batches: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
+    cpu: float = 0.0
+    counted: int = 0
+    bytes: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def add(self, batch: Batch) -> None:
+        """One more batch."""
+        self.batches += 1
+        self.cpu += batch.cpu
+        for name in _MAKING:
+            seconds = getattr(batch, name)
+            if seconds is not None:
+                self.spent[name] = self.spent.get(name, 0.0) + seconds
+        if batch.bytes is not None:
+            self.counted += 1
+            self.bytes += batch.bytes
+        for call, times in batch.calls.items():
+            self.calls[call] = self.calls.get(call, 0) + times
+
+    def to_json(self) -> dict[str, object]:
+        """Means a batch, in seconds, bytes and calls; None where nothing was counted."""
+        each = max(1, self.batches)
+        return {
+            "batches": self.batches,
+            **{name: self.spent[name] / each if name in self.spent else None for name in _MAKING},
+            "cpu": self.cpu / each,
+            "bytes": self.bytes / self.counted if self.counted else None,
+            "calls": {call: times / each for call, times in sorted(self.calls.items())},
         }

@@ -11,15 +11,12 @@ def duration(seconds: float | None) -> str:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    for size, below, big, small in (
-        (60, 3600, "m", "s"),
-        (3600, 86400, "h", "m"),
-        (86400, float("inf"), "d", "h"),
-    ):
-        if seconds < below:
-            whole, rest = divmod(int(seconds), size)
-            return f"{whole} {big} {rest * 60 // size if big != 'd' else rest // 3600:02d} {small}"
-    raise AssertionError(seconds)
+    minutes, hours = int(seconds) // 60, int(seconds) // 3600
+    if hours < 1:
+        return f"{minutes} m {int(seconds) % 60:02d} s"
+    if hours < 24:
+        return f"{hours} h {minutes % 60:02d} m"
+    return f"{hours // 24} d {hours % 24:02d} h"
 
 
 def percent(share: float | None) -> str:

@@ -1,0 +1,77 @@
+"""A slow training script, as people write them: every sample opens its file anew.
+
+The data is made once, in a temporary folder: 12 shards of 256 radar-like patches, 128 x 128. Run it
+under `stoker run examples/slow_reads.py` and see where the step goes; then with `--keep-open`, which
+maps each file once, and see the wait go.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+SHARDS, SAMPLES, SIDE = 12, 256, 128
+
+
+def make_data(folder: Path) -> None:
+    """Log-amplitude speckle in shards, as a real set of patches lies on disk."""
+    generator = np.random.default_rng(0)
+    for number in range(SHARDS):
+        speckle = generator.gamma(4.0, 0.25, (SAMPLES, SIDE, SIDE))
+        np.save(folder / f"shard{number:02d}.npy", np.log(speckle).astype(np.float32))
+
+
+class Patches(Dataset):
+    def __init__(self, folder: Path, keep_open: bool) -> None:
+        self.files = sorted(folder.glob("*.npy"))
+        self.maps = [np.load(file, mmap_mode="r") for file in self.files] if keep_open else None
+
+    def __len__(self) -> int:
+        return SHARDS * SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        shard, within = divmod(index, SAMPLES)
+        patches = np.load(self.files[shard]) if self.maps is None else self.maps[shard]
+        return torch.from_numpy(patches[within].copy()).unsqueeze(0)
+
+
+def autoencoder() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=8),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, stride=4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(32, 16, 4, stride=4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(16, 1, 8, stride=8),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keep-open", action="store_true", help="map each file once")
+    parser.add_argument("--steps", type=int, default=120)
+    settings = parser.parse_args()
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        make_data(Path(folder))
+        loader = DataLoader(Patches(Path(folder), settings.keep_open), batch_size=16, shuffle=True)
+        model = autoencoder()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for step, batch in enumerate(loader):
+            loss = nn.functional.mse_loss(model(batch), batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % 20 == 0:
+                print(f"step {step}: loss {loss.item():.4f}")
+            if step + 1 == settings.steps:
+                break
+
+
+if __name__ == "__main__":
+    main()
