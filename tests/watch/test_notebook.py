@@ -117,3 +117,20 @@ def test_a_loop_that_makes_its_own_batches_is_timed_by_loading(tmp_path: Path) -
     share = re.search(r">wait</th><td>(\d+)%", html[0]["data"]["text/html"])
     assert share is not None
     assert 45 <= int(share.group(1)) <= 56
+
+
+def test_what_lies_between_cells_is_not_the_run_s_time(tmp_path: Path) -> None:
+    """A pause between two cells of one loop is in no step, and does not slow the sustained rate."""
+    epoch = "for batch in watch:\n    train(batch)\n"
+    *_, shown = run_cells(
+        tmp_path,
+        f"watch = stoker.Watch(DataLoader(Naps(), batch_size=4))\n{epoch}",
+        "time.sleep(3)",
+        epoch,
+        "watch.close()\n"
+        "tally = watch._session.tally\n"
+        "print(max(step.seconds for step in watch.record.ranks[0].steps()), tally.sustained / tally.burst)",
+    )
+    longest, ratio = map(float, shown[0]["text"].split())
+    assert longest < 2
+    assert ratio > 0.7

@@ -12,7 +12,7 @@ with stoker.Watch(model=model, optimizer=optimizer) as watch:     # a loop witho
 
 import atexit
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from stoker.errors import UsageError
 from stoker.watch import hooks
 from stoker.watch.live import LiveView, plain_line, summary
+from stoker.watch.notebook import leave_out_pauses
 from stoker.watch.phases import PHASES
 from stoker.watch.record import Record, default_root
 from stoker.watch.session import Plan, Session
@@ -60,6 +61,7 @@ class Watch:
         self._live = live
         self._session: Session | None = None
         self._owner = False
+        self._leave_notebook: Callable[[], None] = lambda: None
 
     # --- life ---------------------------------------------------------------------------------------
 
@@ -78,6 +80,7 @@ class Watch:
             self._session = _current = Session(self._plan, view=LiveView() if self._live else None)
             self._owner = True
             self._session.start()
+            self._leave_notebook = leave_out_pauses(self._session)
             atexit.register(self.close)
         observer = self._session.observer
         if self._model is not None:
@@ -91,6 +94,7 @@ class Watch:
         """End the run and complete its record."""
         global _current
         if self._owner and self._session is not None and not self._session.finished:
+            self._leave_notebook()
             self._session.finish(outcome, error=error)
             _current = None
             atexit.unregister(self.close)
