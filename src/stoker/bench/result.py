@@ -74,7 +74,7 @@ def read_result(path: Path) -> Result:
     try:
         value = json.loads(path.read_text())
         schema = value.pop("schema")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is not a benchmark's result ({error}): measure again, or remove it"
         ) from error
