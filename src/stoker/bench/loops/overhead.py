@@ -28,6 +28,7 @@ PASSING = 10
 WORKERS = 2
 # One unit of padding on a GPU: long enough to count by, short against a millisecond.
 _CYCLES = 10_000
+_spin: Any = torch.cuda._sleep
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -60,7 +61,7 @@ class Model(nn.Module):
         """The body, and the padding."""
         y: torch.Tensor = self.body(x)
         if self.pad and self._on_gpu:
-            torch.cuda._sleep(self.pad * _CYCLES)  # type: ignore[no-untyped-call]
+            _spin(self.pad * _CYCLES)
         else:
             for _ in range(self.pad):
                 torch.mm(self._square, self._square, out=self._product)
