@@ -47,9 +47,13 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Tell what is true of this machine now, and warn of what will hurt. Exits 1 when it warns."""
+    from rich.console import Console
+
     from stoker import facts
 
-    found = facts.collect(data=data)
+    # Importing torch and reading from the data path take seconds; a terminal is told that something happens.
+    with Console(stderr=True).status("looking at this machine"):
+        found = facts.collect(data=data)
     warnings = facts.warnings_of(found)
     if as_json:
         _print_json(facts.to_json(found, warnings))

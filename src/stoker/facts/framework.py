@@ -58,7 +58,7 @@ def read() -> Torch:
         version=str(torch.__version__),
         build=_build(torch),
         cuda=torch.version.cuda or torch.version.hip,
-        cudnn=cudnn.version() if cudnn.is_available() else None,
+        cudnn=_cudnn_version(torch),
         # Counted through NVML where it can be: is_available() would call cuInit, after which no fork is safe.
         cuda_available=torch.cuda.device_count() > 0,
         mps_available=bool(torch.backends.mps.is_available()),
@@ -96,6 +96,12 @@ def _build(torch: Any) -> str:
     if torch.version.hip:
         return "rocm"
     return "cuda" if torch.version.cuda else "cpu"
+
+
+def _cudnn_version(torch: Any) -> int | None:
+    # The public version() asks every device for its capability, and so makes a context (seen with 2.11).
+    library = getattr(torch._C, "_cudnn", None) if torch.backends.cudnn.is_available() else None
+    return None if library is None else int(library.getVersionInt())
 
 
 def _precision(torch: Any, backend: Any) -> str | None:

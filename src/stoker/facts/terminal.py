@@ -13,7 +13,7 @@ from stoker.facts.values import Facts, Warned
 from stoker.facts.view import Section, sections_of
 
 # Columns whose cells may break; pids and figures may not.
-_LONG = {"notebook or command", "notebook", "command", "why unknown", "name", "held down by"}
+_LONG = {"notebook or command", "notebook", "command", "why unknown"}
 
 
 def show(facts: Facts, warnings: Sequence[Warned], console: Console | None = None) -> None:
@@ -45,9 +45,11 @@ def _draw(section: Section) -> Group:
             # Text, not str: a path with brackets must not be taken for markup.
             first, rest = row[0], row[1:]
             table.add_row(Text(first, style="" if section.columns else "dim"), *(Text(cell) for cell in rest))
-        parts.append(Padding(table, (0, 0, 0, 2)))
+        parts.append(Padding(table, (0, 0, 0, 2), expand=False))
     if section.note:
-        parts.append(Padding(Text(section.note, style="dim" if section.rows else ""), (0, 0, 0, 2)))
+        parts.append(
+            Padding(Text(section.note, style="dim" if section.rows else ""), (0, 0, 0, 2), expand=False)
+        )
     return Group(*parts, Text())
 
 
@@ -59,6 +61,6 @@ def _draw_warnings(warnings: Sequence[Warned]) -> Group:
     ]
     for warning in warnings:
         head = Text.assemble((warning.cause, "bold yellow"), ": ", warning.text)
-        lines.append(Padding(head, (0, 0, 0, 2)))
-        lines.append(Padding(Text.assemble(("do: ", "dim"), warning.fix), (0, 0, 0, 6)))
+        lines.append(Padding(head, (0, 0, 0, 2), expand=False))
+        lines.append(Padding(Text.assemble(("do: ", "dim"), warning.fix), (0, 0, 0, 6), expand=False))
     return Group(*lines)

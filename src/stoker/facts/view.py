@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stoker.facts.values import Facts, Gpu, Holder, Host, Notebook, Pressure, Reads, Storage, Stray, Torch
-from stoker.facts.words import NOT_MEASURED, ago, number, size, yes
+from stoker.facts.words import NOT_MEASURED, ago, number, shorten, size, yes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,9 @@ class Section:
 
 def sections_of(facts: Facts) -> list[Section]:
     """Lay the facts out, the GPUs first."""
-    found = [_gpus(facts)]
-    found += [_holders(gpu) for gpu in facts.gpus]
+    found = [] if facts.gpus else [Section(title="GPUs", note=f"none: {facts.gpu_reason or NOT_MEASURED}")]
+    for gpu in facts.gpus:
+        found += [_gpu(gpu), _holders(gpu)]
     if facts.notebooks:
         found.append(_notebooks(facts.notebooks))
     if facts.strays:
@@ -31,41 +32,21 @@ def sections_of(facts: Facts) -> list[Section]:
     return found
 
 
-def _gpus(facts: Facts) -> Section:
-    if not facts.gpus:
-        return Section(title="GPUs", note=f"none: {facts.gpu_reason}")
-    columns = (
-        "",
-        "name",
-        "memory used",
-        "of",
-        "busy",
-        "SM clock",
-        "held down by",
-        "power",
-        "heat",
-        "PCIe",
-        "rx / tx",
+def _gpu(gpu: Gpu) -> Section:
+    reasons = NOT_MEASURED if gpu.clock_reasons is None else ", ".join(gpu.clock_reasons) or "nothing"
+    hidden = ", not visible to programs from here" if gpu.visible is False else ""
+    memory = f"{size(gpu.used_bytes)} used of {size(gpu.total_bytes)}"
+    if gpu.shared_bytes is not None:
+        memory += f", {size(gpu.shared_bytes)} of host memory beside"
+    rows = (
+        ("memory", memory),
+        ("busy", f"{number(gpu.utilisation_percent, '%')} of the last second"),
+        ("SM clock", f"{_of(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, 'MHz')}, held down by {reasons}"),
+        ("power", f"{_of(gpu.power_w, gpu.power_limit_w, 'W')}, {number(gpu.temperature_c, 'C')}"),
+        ("PCIe", f"{_link(gpu)}, in {_bus(gpu.pcie_rx_kb_s)}, out {_bus(gpu.pcie_tx_kb_s)}"),
     )
-    rows = tuple(
-        (
-            str(gpu.index),
-            gpu.name or NOT_MEASURED,
-            size(gpu.used_bytes),
-            size(gpu.total_bytes),
-            number(gpu.utilisation_percent, "%"),
-            _of(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, "MHz"),
-            NOT_MEASURED if gpu.clock_reasons is None else ", ".join(gpu.clock_reasons) or "nothing",
-            _of(gpu.power_w, gpu.power_limit_w, "W"),
-            number(gpu.temperature_c, "C"),
-            _link(gpu),
-            f"{_bus(gpu.pcie_rx_kb_s)} / {_bus(gpu.pcie_tx_kb_s)}",
-        )
-        for gpu in facts.gpus
-    )
-    return Section(
-        title="GPUs", columns=columns, rows=rows, note=f"driver {facts.gpus[0].driver or NOT_MEASURED}"
-    )
+    name = gpu.name or NOT_MEASURED
+    return Section(title=f"GPU {gpu.index}: {name} (driver {gpu.driver or NOT_MEASURED}{hidden})", rows=rows)
 
 
 def _holders(gpu: Gpu) -> Section:
@@ -89,7 +70,7 @@ def _holders(gpu: Gpu) -> Section:
             f"{holder.pid} (this)" if holder.ours else str(holder.pid),
             holder.user or NOT_MEASURED,
             size(holder.bytes),
-            holder.notebook or holder.command or NOT_MEASURED,
+            holder.notebook or shorten(holder.command or NOT_MEASURED, 120),
             _state(holder),
             ago(holder.idle_s),
             ago(holder.age_s),
@@ -103,8 +84,10 @@ def _holders(gpu: Gpu) -> Section:
             (*row[:3], size(holder.shared_bytes), *row[3:])
             for row, holder in zip(rows, gpu.holders, strict=True)
         ]
-    listed = sum(holder.bytes or 0 for holder in gpu.holders)
-    rest = None if gpu.used_bytes is None else max(0, gpu.used_bytes - listed)
+    told = [holder.bytes for holder in gpu.holders if holder.bytes is not None]
+    rest = None
+    if gpu.used_bytes is not None and len(told) == len(gpu.holders):
+        rest = max(0, gpu.used_bytes - sum(told))
     note = f"nobody's: {size(rest)} beside {size(gpu.reserved_bytes)} of driver reserve"
     return Section(title=title, columns=columns, rows=tuple(rows), note=note)
 
@@ -151,7 +134,7 @@ def _strays(strays: tuple[Stray, ...]) -> Section:
             size(one.gpu_bytes),
             ago(one.age_s),
             str(one.parent),
-            one.command or NOT_MEASURED,
+            shorten(one.command or NOT_MEASURED, 120),
         )
         for one in strays
     )
@@ -170,7 +153,7 @@ def _host(host: Host) -> Section:
             "affinity mask, quota",
             f"{number(mask)}, {'none' if host.quota_cores is None else f'{host.quota_cores:g}'}",
         ),
-        ("held back by quota", f"{number(host.throttled_periods)} times, {number(host.throttled_s, 's', 1)}"),
+        ("held back by quota", _held_back(host)),
         ("memory", f"{size(host.memory_free_bytes)} free of {size(host.ram_total_bytes)}, group: {limit}"),
         ("swap", f"{size(host.swap_used_bytes)} used of {size(host.swap_total_bytes)}"),
         ("/dev/shm", f"{size(host.shm_free_bytes)} free of {size(host.shm_total_bytes)}"),
@@ -179,6 +162,12 @@ def _host(host: Host) -> Section:
     if host.memory_pressure_level is not None:
         rows.append(("memory pressure", host.memory_pressure_level))
     return Section(title=f"Host ({host.system}, cgroup {host.cgroup or NOT_MEASURED})", rows=tuple(rows))
+
+
+def _held_back(host: Host) -> str:
+    if host.throttled_periods is None:
+        return NOT_MEASURED
+    return f"{host.throttled_periods} times, {number(host.throttled_s, 's', 1)}"
 
 
 def _stalls(cpu: Pressure | None, memory: Pressure | None, io: Pressure | None) -> str:
@@ -245,7 +234,7 @@ def _torch(torch: Torch) -> Section:
 
 
 def _of(now: float | None, most: float | None, unit: str) -> str:
-    return f"{number(now)} / {number(most)} {unit}"
+    return f"{number(now)} of {number(most, unit)}"
 
 
 def _bus(rate: int | None) -> str:

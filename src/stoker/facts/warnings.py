@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 from stoker.facts.values import Facts, Gpu, Holder, Storage, Warned
-from stoker.facts.words import ago, size
+from stoker.facts.words import ago, shorten, size
 
 # Less than this of a card, or of 1 GiB, on another's account changes no batch size.
 _SHARE_OF_CARD, _WORTH_NAMING = 0.05, 1 << 30
@@ -66,7 +66,7 @@ def _held(holder: Holder, gpu: Gpu) -> str:
         words.append(f"notebook {holder.notebook}")
     elif holder.notebook_state is not None:
         words.append("a Jupyter kernel whose notebook is not known")
-    if holder.notebook_state is not None:
+    if holder.notebook_state not in (None, "unknown"):
         state = holder.notebook_state
         idle = f" for {ago(holder.idle_s)}" if state != "busy" and holder.idle_s is not None else ""
         words.append(f"{state}{idle}")
@@ -109,12 +109,7 @@ def _what(holder: Holder) -> str:
         return f"kernel{f' of {name}' if name else ''}{idle}"
     if holder.parent_alive is False and holder.role != "process":
         return f"{holder.role} whose parent is dead"
-    return _shorten(holder.command or "command not known")
-
-
-def _shorten(text: str, width: int = 60) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= width else f"{one_line[: width - 1]}…"
+    return shorten(holder.command or "command not known", 60)
 
 
 def _of_foreign_memory(facts: Facts, gpu: Gpu) -> Iterator[Warned]:

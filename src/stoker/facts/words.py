@@ -25,6 +25,12 @@ def ago(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
+def shorten(text: str, width: int) -> str:
+    """Put a command on one line, and cut it where it is long: scripts stand whole in `python -c`."""
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= width else f"{one_line[: width - 1]}…"
+
+
 def number(value: float | None, unit: str = "", digits: int = 0) -> str:
     """Say a number with its unit."""
     if value is None:
