@@ -169,7 +169,9 @@ def making_lines(session: "Session") -> list[str]:
         if making is None or not loader.fed:
             continue
         total = sum(making.spent.values())
-        parts = ", ".join(f"{n} {percent(s / total)}" for n, s in making.spent.items() if s > 0.005 * total)
+        named = {**making.spent}
+        named["waiting for a core"] = named.pop("queued", 0.0)
+        parts = ", ".join(f"{n} {percent(s / total)}" for n, s in named.items() if s > 0.005 * total)
         calls = ", ".join(f"{t / making.batches:,.4g} {c}s" for c, t in sorted(making.calls.items()))
         read = f", {size(making.bytes / making.counted)} asked of the kernel" if making.counted else ""
         workers = loader.settings.get("num_workers") or "no"

@@ -84,14 +84,23 @@ class Loaders:
         known = self._by_key.get(id(source))
         if known is not None and (known[0] is None or known[0]() is source):
             return known[1]
-        loader = Loader(id=len(self.all), name=_name_of(source))
-        loader.settings = _settings_of(source)
-        self.all.append(loader)
         try:
             ref = weakref.ref(source)
         except TypeError:  # a generator's or C object's identity is all there is
             ref = None
+        loader = self._successor(_name_of(source), _settings_of(source))
         self._by_key[id(source)] = (ref, loader)
+        return loader
+
+    def _successor(self, name: str, settings: dict[str, Any]) -> Loader:
+        """A loader made anew every epoch is one loader: the entry of one like it that is gone, or a new one."""
+        for key, (ref, loader) in self._by_key.items():
+            gone = ref is not None and ref() is None
+            if gone and settings and (loader.name, loader.settings) == (name, settings):
+                del self._by_key[key]
+                return loader
+        loader = Loader(id=len(self.all), name=name, settings=settings)
+        self.all.append(loader)
         return loader
 
     def draw(self, loader: Loader, *, background: bool, evaluating: bool) -> Draw:

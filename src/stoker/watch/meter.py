@@ -50,13 +50,14 @@ class Cost:
         self.calls[call] = self.calls.get(call, 0) + times
 
     def split(self) -> tuple[int, int]:
-        """Nanoseconds in (reads, transforms); collate apart."""
+        """Nanoseconds in (reads, transforms); collate and standing in the run queue apart."""
         wall = self.wall - self.collate
         cpu = self.cpu - self.collate_cpu
+        queued = self.queued or 0
         # Off the CPU outside any read that was seen, and not for want of a core.
-        off_cpu = (wall - self.read_wall) - (cpu - self.read_cpu) - (self.queued or 0)
+        off_cpu = (wall - self.read_wall) - (cpu - self.read_cpu) - queued
         read = min(self.read_wall + max(0, off_cpu), wall)
-        return read, wall - read
+        return read, max(0, wall - read - queued)
 
 
 class _ThreadCounters:

@@ -63,7 +63,9 @@ class Session:
         self.writer = Writer(self.folder, self.rank)
         self._sampler = Sampler()
         self.view = view
-        self.recorder = Recorder(self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick)
+        self.recorder = Recorder(
+            self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick
+        )
         self.started = time.time()
         self._working_folder = str(Path.cwd())
         self.finished = False
@@ -139,7 +141,9 @@ class Session:
             "rank": self.rank,
             "world_size": self.world_size,
             **self.tally.to_json(),
-            "batches": [{"loader": n, **making.to_json()} for n, making in sorted(self.recorder.making.items())],
+            "batches": [
+                {"loader": n, **making.to_json()} for n, making in sorted(self.recorder.making.items())
+            ],
             "overhead": self.overhead(),
         }
 

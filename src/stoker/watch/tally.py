@@ -13,7 +13,7 @@ from statistics import median
 from stoker.watch.phases import PHASES, Batch, Step
 
 _RECENT = 256
-_MAKING = ("read", "transform", "collate", "handoff", "pin")
+_MAKING = ("read", "transform", "collate", "queued", "handoff", "pin")
 
 
 @dataclass(slots=True)
