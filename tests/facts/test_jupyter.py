@@ -192,6 +192,33 @@ def test_a_broken_server_file_has_a_reason(tmp_path: Path) -> None:
     servers, reason = jupyter.find_servers(tmp_path)
     assert servers == [] and "jpserver-1.json" in (reason or "")
     assert jupyter.find_servers(tmp_path / "none") == ([], None)
+    (tmp_path / "file").touch()
+    assert "may not be read" in (jupyter.find_servers(tmp_path / "file")[1] or "")
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
+def test_a_server_on_a_unix_socket_is_asked_there(tmp_path: Path) -> None:
+    """A server without a port is reached by its socket's path."""
+    address = tmp_path / "sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+
+        def serve() -> None:
+            for body in (SESSIONS, []):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(4096)
+                    text = json.dumps(body)
+                    connection.sendall(
+                        f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+                    )
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        answer = jupyter.ask(server(0, sock=str(address), hostname=str(address)))
+        thread.join()
+    assert answer.kernels[KERNEL].state == "idle"
 
 
 @pytest.mark.parametrize(

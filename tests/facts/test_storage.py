@@ -202,3 +202,31 @@ def test_a_path_that_may_not_be_read_is_said(tmp_path: Path) -> None:
         return
     with pytest.raises(NotPermitted, match="may not be read"):
         storage.read(closed)
+
+
+def test_an_overlay_is_told_from_what_it_lies_on(tmp_path: Path) -> None:
+    """Inside a mount namespace with an overlay, the path's file system is the overlay."""
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lower/file").write_bytes(b"x" * 1000)
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    ask = (
+        "import sys; from pathlib import Path; from stoker.facts import storage\n"
+        "found = storage.read(Path(sys.argv[1])); print(found.kind, found.reads is not None)"
+    )
+    # The shell's words, so that mount and reader share the namespace, which ends with them.
+    script = 'mount -t overlay overlay -o "$1" "$2" && exec "$3" -c "$4" "$2"'
+    words = [options, f"{tmp_path}/merged", sys.executable, ask]
+    try:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script, "sh", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("no unshare here")
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip(f"no overlay may be mounted here: {done.stderr.strip()}")
+    assert done.stdout.split() == ["overlay", "True"], done.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from stoker.facts import jupyter
-from stoker.facts.process import Seen, see
+from stoker.facts.process import Seen, parent_lives, see
 from stoker.facts.values import Notebook
 
 _FLAGS = {
@@ -211,8 +211,6 @@ def _server_lives(seen: Seen, servers: Collection[int]) -> bool | None:
 
     No kernel is started by PID 1 unless that is the server itself, so a kernel there was adopted.
     """
-    from stoker.facts.process import parent_lives
-
     if seen.parent in servers:
         return True
     if seen.parent == 1:
@@ -300,11 +298,11 @@ def _own_user() -> str | None:
 
 
 def _home_of(seen: Seen) -> Path | None:
-    if seen.user is None or seen.user == _own_user():
-        return Path.home()
     try:
+        if seen.user is None or seen.user == _own_user():
+            return Path.home()
         import pwd
 
         return Path(pwd.getpwnam(seen.user).pw_dir)
-    except (ImportError, KeyError):
+    except (ImportError, KeyError, RuntimeError):  # no such table, no such user, or a user without a home
         return None

@@ -78,8 +78,6 @@ def _look(process: psutil.Process) -> Seen | None:
         user: str | None = process.username()
     except _GONE:
         user = None
-    except KeyError:  # a user id without a name, as in many containers
-        user = str(process.uids().real)
     try:
         arguments: tuple[str, ...] | None = tuple(process.cmdline()) or None
     except _GONE:  # a zombie has none, and other users' may be hidden

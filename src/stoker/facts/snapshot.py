@@ -1,6 +1,5 @@
 """Everything at once: ask each reader, and join what they say of the same process."""
 
-import getpass
 import os
 import platform
 import sys
@@ -62,14 +61,10 @@ def _read_gpus(source: GpuSource | None, family: frozenset[int]) -> tuple[tuple[
 
 def _own_process(kernels: list[Notebook]) -> Process:
     own = os.getpid()
-    try:
-        user: str | None = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        user = None
     seen = process.see(own)
     return Process(
         pid=own,
-        user=seen.user if seen is not None and seen.user is not None else user,
+        user=None if seen is None else seen.user,
         python=platform.python_version(),
         in_kernel=any(kernel.pid == own for kernel in kernels),
     )
