@@ -187,6 +187,7 @@ def test_prometheus_text_is_strictly_well_formed_and_true(tmp_path: Path) -> Non
     assert value_of(text, "stoker_sustained_steps_per_second", rank="0") == 1.0
     assert value_of(text, "stoker_batch_seconds_total", rank="0", loader="0", part="read") == 1.0
     assert value_of(text, "stoker_batch_calls_total", rank="0", call="item") == 16
+    assert value_of(text, "stoker_counted_batch_read_bytes_total", rank="0") == 200
     assert value_of(text, "stoker_throttled_seconds_total", rank="0") == 2.0
     assert value_of(text, "stoker_gpu_utilization_ratio", rank="0", gpu="0") == 0.5
     assert value_of(text, "stoker_run_info", rank="0", outcome="done") == 1

@@ -13,7 +13,7 @@ from stoker.watch.phases import PHASES
 from stoker.watch.record import RankRecord, Record
 from stoker.watch.tally import Tally
 
-_BATCH_TIMES = ("read", "transform", "collate", "handoff", "pin", "cpu", "queued")
+_BATCH_TIMES = ("read", "transform", "collate", "handoff", "pin", "cpu")
 _QUANTILES = {"0.5": 49, "0.9": 89, "0.99": 98}
 Labels = Mapping[str, str | int]
 
@@ -118,7 +118,7 @@ def _add_steps(page: Page, rank: RankRecord, labels: Labels) -> None:
 def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:
     counts: dict[int, int] = {}
     times: dict[tuple[int, str], float] = {}
-    read: dict[int, int] = {}
+    counted: dict[int, tuple[int, int, float]] = {}
     calls: dict[tuple[int, str], int] = {}
     for batch in rank.batches():
         counts[batch.loader] = counts.get(batch.loader, 0) + 1
@@ -126,8 +126,9 @@ def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:
             spent = getattr(batch, name)
             if spent is not None:
                 times[batch.loader, name] = times.get((batch.loader, name), 0.0) + spent
-        if batch.bytes is not None:
-            read[batch.loader] = read.get(batch.loader, 0) + batch.bytes
+        if batch.bytes is not None or batch.queued is not None:
+            made_of, size, queued = counted.get(batch.loader, (0, 0, 0.0))
+            counted[batch.loader] = (made_of + 1, size + (batch.bytes or 0), queued + (batch.queued or 0.0))
         for call, made in batch.calls.items():
             calls[batch.loader, call] = calls.get((batch.loader, call), 0) + made
     for loader, count in counts.items():
@@ -137,9 +138,15 @@ def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:
         page.add(
             "stoker_batch_seconds_total", "counter", told, spent, {**labels, "loader": loader, "part": name}
         )
-    for loader, size in read.items():
-        told = "Bytes read to make batches."
-        page.add("stoker_batch_read_bytes_total", "counter", told, size, {**labels, "loader": loader})
+    # The kernel's counters are not read for every short fetch: sums come with how many they are over.
+    for loader, (number, size, queued) in counted.items():
+        of = {**labels, "loader": loader}
+        told = "Batches whose kernel counters were read."
+        page.add("stoker_counted_batches_total", "counter", told, number, of)
+        told = "Bytes read to make the counted batches."
+        page.add("stoker_counted_batch_read_bytes_total", "counter", told, size, of)
+        told = "Time the counted batches' threads stood in the run queue."
+        page.add("stoker_counted_batch_queued_seconds_total", "counter", told, queued, of)
     for (loader, call), made in calls.items():
         told = "Calls seen while batches were made."
         page.add(

@@ -10,6 +10,7 @@ killed; a reader leaves such a line out and says so. `docs/record.md` describes 
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,7 +30,8 @@ def default_root() -> Path:
 
 def write_whole(path: Path, value: Mapping[str, Any]) -> None:
     """Put a JSON file there whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # A draft of this thread's own: the recorder and the training thread may both have news of a run.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.write_text(json.dumps(value, indent=1, default=str) + "\n")
     draft.replace(path)
 
