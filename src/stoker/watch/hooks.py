@@ -54,7 +54,7 @@ def install(observer: Observer) -> None:
         raise RuntimeError("an observer is installed already")
     _active = observer
     ReadingPickler.mailbox = observer.mailbox
-    if not _forked_once:
+    if not _forked_once and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget)
         _forked_once = True
     _hook_loaders()

@@ -56,7 +56,8 @@ class Batch:
     """One batch as its loader made it: seconds in reads, transforms, collate, hand-off and pinning.
 
     `worker` is None where the training process loads for itself. Off-CPU time inside the dataset
-    counts as `read`, time in the run queue as `queued`; `calls` counts what was seen called (items, opens, reads, recvs, queries).
+    counts as `read`, time in the run queue as `queued`; `calls` counts what was seen called (items,
+    opens, reads, recvs, queries).
     """
 
     loader: int
