@@ -3,13 +3,13 @@
 Base units (seconds, bytes, ratios), counters end in `_total`, and what was not measured has no line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import quantiles
 from typing import Any
 
-from stoker.watch.phases import PHASES
+from stoker.watch.phases import PHASES, Batch
 from stoker.watch.record import RankRecord, Record
 from stoker.watch.tally import Tally
 
@@ -118,7 +118,7 @@ def _add_steps(page: Page, rank: RankRecord, labels: Labels) -> None:
 def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:
     counts: dict[int, int] = {}
     times: dict[tuple[int, str], float] = {}
-    counted: dict[int, tuple[int, int, float]] = {}
+    counted: dict[int, list[Batch]] = {}
     calls: dict[tuple[int, str], int] = {}
     for batch in rank.batches():
         counts[batch.loader] = counts.get(batch.loader, 0) + 1
@@ -127,8 +127,7 @@ def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:
             if spent is not None:
                 times[batch.loader, name] = times.get((batch.loader, name), 0.0) + spent
         if batch.bytes is not None or batch.queued is not None:
-            made_of, size, queued = counted.get(batch.loader, (0, 0, 0.0))
-            counted[batch.loader] = (made_of + 1, size + (batch.bytes or 0), queued + (batch.queued or 0.0))
+            counted.setdefault(batch.loader, []).append(batch)
         for call, made in batch.calls.items():
             calls[batch.loader, call] = calls.get((batch.loader, call), 0) + made
     for loader, count in counts.items():
@@ -139,13 +138,15 @@ def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:
             "stoker_batch_seconds_total", "counter", told, spent, {**labels, "loader": loader, "part": name}
         )
     # The kernel's counters are not read for every short fetch: sums come with how many they are over.
-    for loader, (number, size, queued) in counted.items():
+    for loader, batches in counted.items():
         of = {**labels, "loader": loader}
         told = "Batches whose kernel counters were read."
-        page.add("stoker_counted_batches_total", "counter", told, number, of)
+        page.add("stoker_counted_batches_total", "counter", told, len(batches), of)
         told = "Bytes read to make the counted batches."
+        size = _sum(batch.bytes for batch in batches)
         page.add("stoker_counted_batch_read_bytes_total", "counter", told, size, of)
         told = "Time the counted batches' threads stood in the run queue."
+        queued = _sum(batch.queued for batch in batches)
         page.add("stoker_counted_batch_queued_seconds_total", "counter", told, queued, of)
     for (loader, call), made in calls.items():
         told = "Calls seen while batches were made."
@@ -228,6 +229,12 @@ _GPU = (
     ("pcie_rx_kb_s", "stoker_gpu_pcie_received_bytes_per_second", "gauge", "To the card, over PCIe.", 1e3),
     ("pcie_tx_kb_s", "stoker_gpu_pcie_sent_bytes_per_second", "gauge", "From the card, over PCIe.", 1e3),
 )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Their sum; None where one of them is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _scaled(value: Any, unit: float) -> float | None:
