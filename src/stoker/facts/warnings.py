@@ -175,7 +175,8 @@ def _of_quota(facts: Facts) -> Iterator[Warned]:
     cores = max(1, math.floor(host.quota_cores))
     yield Warned(
         cause="cpu-quota",
-        text=f"programs see {seen} core{'s' if seen > 1 else ''} and the group's quota lets {host.quota_cores:g} run{counted}",
+        text=f"programs see {seen} core{'s' if seen > 1 else ''} and the group's quota lets "
+        f"{host.quota_cores:g} run{counted}",
         fix=f"size workers and threads for {cores} core{'s' if cores > 1 else ''} (num_workers, "
         "OMP_NUM_THREADS), or raise the container's CPU limit",
     )
