@@ -18,7 +18,8 @@ figure is the median of these differences, `_low` and `_high` its 95% bootstrap 
 `us_per_step` is at 10 ms: there what is paid by the second (the recorder, the counters) weighs ten
 times as much on a step as at 1 ms, and the interval is still narrow, unlike at 100 ms.
 `cpu_us_…` are the same differences in CPU time, of the training thread, of the process's other threads
-and of the workers: they tell where the cost arises, also where a spare core hides it.
+and of the workers: they tell where the cost arises, also where a spare core hides it. `others_cores_…`
+is how many cores other processes had meanwhile: a figure measured on a busy machine is the machine's.
 
 TraceML is used as its documentation shows for a plain loop: `traceml run`, `init(mode="auto")` and
 `trace_step` in the loop (`traceml`), and with its manual wrappers instead of the automatic ones
@@ -54,6 +55,8 @@ _STRETCH = 1.0
 _STRETCH_PER_BUDGET = 1 / 200
 _SHORTEST_STRETCH = 0.2
 _CHILD_LIMIT = 300.0
+# A twentieth of a machine with 2 cores, on which less than a hundredth of a step is to be told apart.
+_BUSY = 0.1
 
 
 def measure(options: Options) -> Iterator[Result]:
@@ -89,11 +92,15 @@ def _measure_on(device: str, sizes: Sequence[int], options: Options) -> Result:
     if isinstance(peer, str):
         say(f"TraceML was left out: {peer}")
         runs.append({"how": "skipped", "kind": "traceml", "why": peer})
+    figures = figures_of(runs)
+    others = max((value for key, value in figures.items() if key.startswith("others_cores_")), default=0.0)
+    if others > _BUSY:
+        say(f"others had {others:.2f} cores of this machine meanwhile: measure again when it is quiet")
     versions = {"traceml-ai": peer.version} if isinstance(peer, Peer) else {}
     return Result(
         bench="overhead",
         hardware=hardware_word(device),
-        figures={"modules": about["modules"], **figures_of(runs)},
+        figures={"modules": about["modules"], **figures},
         runs=runs,
         versions=versions_here(**versions),
         commit=options.commit or commit_here(),

@@ -40,6 +40,9 @@ def _toggled(size: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     steps = differences(_per_step(runs, "seconds"), BARE, OBSERVED)
     found |= as_figures(f"us_per_step_{size}", interval([step * 1e6 for step in steps]))
     found |= as_figures(f"percent_at_{size}", interval([step / bare * 100 for step in steps]))
+    others = [run["others_cores"] for run in runs if run.get("others_cores") is not None]
+    if others:
+        found[f"others_cores_{size}"] = median(others)
     for part in _PARTS:
         cpu = differences(_per_step(runs, f"cpu_{part}"), BARE, OBSERVED)
         if cpu:
@@ -104,6 +107,7 @@ def _section(result: Result) -> str:
         ("TraceML (auto) by processes, us a step", "us_per_step_peer_traceml_{}", 0),
         ("TraceML (manual) by processes, us a step", "us_per_step_peer_traceml_manual_{}", 0),
         ("rate under Stoker over rate under TraceML (auto)", "rate_over_peer_traceml_{}", 3),
+        ("cores that others had meanwhile", "others_cores_{}", 2),
         ("CPU of the training thread, us a step", "cpu_us_training_thread_{}", 0),
         ("CPU of other threads, us a step", "cpu_us_other_threads_{}", 0),
         ("CPU of the workers, us a step", "cpu_us_workers_{}", 0),

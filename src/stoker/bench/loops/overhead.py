@@ -11,6 +11,7 @@ costs the host is not hidden behind a device that is still busy.
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -113,18 +114,24 @@ class Loop:
         make(batches, warm)
         self._synchronize()
         workers = _worker_pids(batches)
+        busy = _busy_seconds()
         before = time.thread_time(), time.process_time(), _cpu_seconds(workers)
         began = time.perf_counter()
         make(batches, steps)
         self._synchronize()
         seconds = time.perf_counter() - began
         after = time.thread_time(), time.process_time(), _cpu_seconds(workers)
+        by_all = _less(_busy_seconds(), busy)
+        by_workers = _less(after[2], before[2])
+        others = _less(by_all, None if by_workers is None else by_workers + after[1] - before[1])
         return {
             "steps": steps,
             "seconds": seconds,
             "cpu_training_thread": after[0] - before[0],
             "cpu_other_threads": (after[1] - before[1]) - (after[0] - before[0]),
-            "cpu_workers": None if before[2] is None or after[2] is None else after[2] - before[2],
+            "cpu_workers": by_workers,
+            # Cores that somebody else had, the hypervisor included: how quiet it was here.
+            "others_cores": None if others is None else max(0.0, others) / seconds,
         }
 
     def _steps(self, batches: Iterator[torch.Tensor], count: int) -> None:
@@ -177,6 +184,21 @@ def _cpu_seconds(pids: list[int]) -> float | None:
         return sum(int(path.read_text().split()[0]) for path in files) / 1e9 if files else None
     except OSError:
         return None
+
+
+def _less(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
+
+
+def _busy_seconds() -> float | None:
+    """CPU time that anybody had of this machine, and what was stolen from it; None without /proc."""
+    try:
+        user, nice, system, _, _, irq, softirq, steal = map(
+            int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        )
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
