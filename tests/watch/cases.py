@@ -159,6 +159,44 @@ def validation_with_gradients_left_on() -> None:
 
 
 @case
+def answers_of_its_own() -> None:
+    """The model is run without gradients on the batch it then trains on, as in self-distillation."""
+    net, optimizer = make()
+    for batch in TRUTH.waiting(DataLoader(Items(), BATCH)):
+        with torch.no_grad():
+            net(batch)
+        train(net, optimizer, batch)
+
+
+@case
+def prefetched_across_validation() -> None:
+    """The next training batch is drawn before a validation of one batch begins."""
+    net, optimizer = make()
+    held_out = DataLoader(Items(4, 0.01), BATCH)
+    batches = TRUTH.waiting(DataLoader(Items(120), BATCH))
+    following = next(batches, None)
+    number = 0
+    while following is not None:
+        batch, following = following, next(batches, None)
+        train(net, optimizer, batch)
+        number += 1
+        if number % 3 == 0:
+            for held in held_out:
+                with torch.no_grad():
+                    net(held)
+
+
+@case
+def one_training_after_another() -> None:
+    kept = []
+    for _ in range(2):
+        net, optimizer = make()
+        kept.append((net, optimizer))
+        for batch in TRUTH.waiting(DataLoader(Items(40), BATCH)):
+            train(net, optimizer, batch)
+
+
+@case
 def accumulation() -> None:
     net, optimizer = make()
     for number, batch in enumerate(TRUTH.waiting(DataLoader(Items(160), BATCH))):
@@ -397,7 +435,14 @@ def two_ranks() -> None:
     wrapped = DistributedDataParallel(net)
     optimizer = SlowSGD(wrapped.parameters(), lr=1e-4)
     for batch in TRUTH.waiting(DataLoader(Items(), BATCH)):
-        train(wrapped, optimizer, batch)
+        optimizer.zero_grad()
+        loss = loss_of(wrapped(batch))
+        napped, began = TRUTH.spent["backward"], time.perf_counter()
+        loss.backward()
+        # Backward ends when the other rank's gradients are there too.
+        TRUTH.spent["backward"] = napped + time.perf_counter() - began
+        optimizer.step()
+        TRUTH.step_done()
     dist.destroy_process_group()
     if os.environ["RANK"] != "0":
         TRUTH.steps = 0

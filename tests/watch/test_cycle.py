@@ -44,3 +44,19 @@ def test_a_single_optimizers_step_is_told_at_once() -> None:
     """Nothing is held when there is nobody to wait for."""
     cycle = Cycle[str]()
     assert cycle.add("A", "a") == [["a"]]
+
+
+def test_two_trainings_in_one_script_are_told_apart() -> None:
+    """When the first training's optimizer steps no more, the second's updates are its steps."""
+    cycle = Cycle[str]()
+    done = [step for _ in range(30) for step in cycle.add("A", "a")]
+    cycle.expect(2)
+    done += [step for _ in range(30) for step in cycle.add("B", "b")]
+    assert [*done, *cycle.flush()] == [["a"]] * 30 + [["b"]] * 30
+
+
+def test_a_single_optimizer_after_adversaries_is_not_held_for_ever() -> None:
+    """A third optimizer after two that took turns: after some patience, steps of its own."""
+    steps = steps_of("DG" * 5 + "C" * (2 * PATIENCE), 3)
+    assert steps[:4] == ["DG"] * 4
+    assert steps[-PATIENCE:] == ["C"] * PATIENCE

@@ -267,9 +267,30 @@ def _observed_optimizer_init(original: Callable[..., None]) -> Callable[..., Non
     return __init__
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if _active is not None:
-        _active.begin_update(optimizer)
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+    observer = _active
+    if observer is None:
+        return None
+    observer.begin_update(optimizer)
+    # A closure (LBFGS's; Lightning's whole training step) is the loop's own code: what it does beside
+    # forward and backward is `other`, as it is in a plain loop.
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": _outside_update(observer, kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], _outside_update(observer, args[1]), *args[2:]), kwargs
+    return None
+
+
+def _outside_update(observer: Observer, closure: Callable[[], Any]) -> Callable[[], Any]:
+    @wraps(closure, updated=())
+    def timed() -> Any:
+        token = observer.enter_other()
+        try:
+            return closure()
+        finally:
+            observer.leave(token)
+
+    return timed
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -53,6 +53,7 @@ class Draw:
     samples: int | None = None
     fate: Fate = Fate.OPEN
     forward_seen: bool = False
+    reopens: bool = False
 
     @property
     def waits(self) -> bool:
@@ -77,6 +78,7 @@ class Loaders:
         self.all: list[Loader] = []
         self._by_key: dict[int, tuple[weakref.ref[Any] | None, Loader]] = {}
         self._open: list[Draw] = []
+        self._newest: Draw | None = None
         self.in_background = False
 
     def of(self, source: Any) -> Loader:
@@ -93,7 +95,7 @@ class Loaders:
         return loader
 
     def _successor(self, name: str, settings: dict[str, Any]) -> Loader:
-        """A loader made anew every epoch is one loader: the entry of one like it that is gone, or a new one."""
+        """The entry of one like it that is gone (made anew every epoch, it is one loader), or a new one."""
         for key, (ref, loader) in self._by_key.items():
             gone = ref is not None and ref() is None
             if gone and settings and (loader.name, loader.settings) == (name, settings):
@@ -120,18 +122,26 @@ class Loaders:
         draw.samples = samples
         loader = draw.loader
         loader.startup = False
-        loader.last = draw
+        loader.last = self._newest = draw
         loader.drawn += 1
         if draw.fate is Fate.OPEN:
             self._open.append(draw)
 
     def forward_without_gradients(self) -> None:
-        """The model ran for its answer alone: the newest open draw was for that."""
-        if self._open:
-            self._settle(self._open[-1], Fate.EVALUATED)
+        """The model ran for its answer alone: the newest draw, if still open, was for that."""
+        if self._newest is not None and self._newest.fate is Fate.OPEN:
+            self._settle(self._newest, Fate.EVALUATED)
+            self._newest.reopens = True
 
     def forward(self) -> None:
         """The model ran with gradients on."""
+        newest = self._newest
+        if newest is not None and newest.reopens and not self._open:
+            # First for its answer, then to train on the same batch: self-distillation, target networks.
+            newest.reopens = False
+            newest.loader.evaluated -= 1
+            newest.fate = Fate.OPEN
+            self._open.append(newest)
         for draw in self._open:
             draw.forward_seen = True
 

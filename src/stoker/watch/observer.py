@@ -22,7 +22,7 @@ from stoker.watch.timeline import Device, Event, Part, Timeline
 from stoker.watch.workers import Fetched, Mailbox
 
 get_ident = threading.get_ident
-# How many steps without a forward are met by looking for the roots again, one level deeper each.
+# How often the roots are looked for at once, and how deep.
 _SEARCHES = 6
 
 
@@ -46,6 +46,7 @@ class Observer:
         self._update_token = 0
         self._forwards = 0
         self._missed = 0
+        self._descended = False
         self._roots_stale = False
         self._capturing: Any = None
         self._graph_updates: dict[int, int | str] = {}
@@ -97,6 +98,10 @@ class Observer:
             return 0
         return self.timeline.enter(WAIT)
 
+    def enter_other(self) -> int:
+        """What follows is the loop's own, inside whatever phase."""
+        return self.timeline.enter(OTHER) if get_ident() == self.thread else 0
+
     def leave(self, token: int) -> None:
         """A phase ends."""
         if token:
@@ -138,8 +143,8 @@ class Observer:
         """Gradients are asked for."""
         if get_ident() != self.thread or self.timeline.current is BACKWARD:
             return 0
-        if not self._forwards and not self.updates:
-            self.find_roots()
+        if not self._forwards:
+            self._look_deeper()
         self.loaders.backward()
         return self.timeline.enter(BACKWARD)
 
@@ -239,7 +244,10 @@ class Observer:
         """An optimizer was made."""
         self._optimizers.add(optimizer)
         self.cycle.expect(len(self._optimizers))
-        self._roots_stale = True
+        if len(self._optimizers) <= _SEARCHES:
+            self.find_roots()  # now, while the loop has not begun
+        else:  # one for every parameter, say: a search takes some 30 ms
+            self._roots_stale = True
 
     def look_again(self) -> None:
         """A model was wrapped: the roots may have changed."""
@@ -247,12 +255,10 @@ class Observer:
 
     def find_roots(self) -> None:
         """Find the modules whose call is the forward pass."""
-        self._roots_stale = False
+        self._roots_stale = self._descended = False
         self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
     def _cut(self, optimizer: int | str) -> None:
-        if self._forwards == 0 and self.updates:  # the first update's roots were found by its backward
-            self._look_deeper()
         start, marks = self.timeline.cut()
         device = self.timeline.device
         part = Part(
@@ -271,13 +277,15 @@ class Observer:
             self.done.extend(done)
 
     def _look_deeper(self) -> None:
-        """A step without a forward: the roots were wrapped since, or are containers never called."""
+        """A backward without a forward: the roots were wrapped since, or are containers never called."""
         if self.roots.fixed or self._missed >= _SEARCHES:
             return
         self._missed += 1
-        if self._missed == 1:
+        before = self.roots.modules()
+        if not self._descended:
             self.find_roots()
-        else:
+        if before and self.roots.modules() == before:
+            self._descended = True
             self.roots.descend()
 
     def _look_for_device(self, module: nn.Module) -> None:

@@ -26,7 +26,7 @@ _BITE = 8
 class Recorder:
     """Writes a run's record as it goes.
 
-    `on_start` is called once on its thread, `on_tick` after each round (the live view).
+    `on_start` is called on its thread after the first round, `on_tick` after each round (the live view).
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Recorder:
         self._on_start = on_start
         self._on_tick = on_tick
         self._steps = 0
+        self._greeted = False
         self._next_sample = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stoker-recorder", daemon=True)
@@ -68,9 +69,11 @@ class Recorder:
 
     def _run(self) -> None:
         try:
-            self._on_start()
             while not self._stop.wait(_INTERVAL):
                 self._round(final=False)
+                if not self._greeted:
+                    self._greeted = True
+                    self._on_start()
                 self.cpu_seconds = time.thread_time()
                 self._on_tick()
         except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell

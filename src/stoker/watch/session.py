@@ -6,7 +6,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from stoker import __version__, facts
 from stoker.facts.sample import Sampler
-from stoker.watch import closures, hooks
+from stoker.watch import hooks
 from stoker.watch.observer import Observer
 from stoker.watch.record import Writer, default_root
 from stoker.watch.recorder import Recorder
@@ -69,14 +69,12 @@ class Session:
         self.started = time.time()
         self._working_folder = str(Path.cwd())
         self.finished = False
-        self._leave_closures: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin to observe."""
         self._describe_run()
         self._describe_rank(outcome=None)
         hooks.install(self.observer)
-        self._leave_closures = closures.install(self.observer)
         self.recorder.start()
         if self.view is not None:
             self.view.start(self)
@@ -86,7 +84,6 @@ class Session:
         if self.finished:
             return
         self.finished = True
-        self._leave_closures()
         hooks.uninstall()
         self.recorder.stop()
         self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)
@@ -149,10 +146,14 @@ class Session:
 
     def _take_facts(self) -> None:
         """What is true of this machine, taken beside the run: it may take a second."""
-        if self.rank == 0:
+        if self.rank != 0:
+            return
+        try:
             found = facts.collect()
             self.facts = facts.to_json(found, facts.warnings_of(found))
-            self._describe_run()
+        except Exception as error:  # noqa: BLE001  # a machine that cannot be read is no reason to lose the run
+            self.facts = {"unavailable": f"{type(error).__name__}: {error}"}
+        self._describe_run()
 
     def _tick(self) -> None:
         if self.view is not None:
