@@ -71,8 +71,8 @@ def run(
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The script and its arguments.")
     ] = None,
     module: Annotated[
-        str | None, typer.Option("-m", metavar="MODULE", help="Run a module instead: -m pkg.train ARGS.")
-    ] = None,
+        bool, typer.Option("-m", help="The first word is a module: run -m pkg.train ARGS, as python does.")
+    ] = False,
     runs: Annotated[
         Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
     ] = None,

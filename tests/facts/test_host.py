@@ -1,4 +1,4 @@
-"""The host by recorded trees: quotas and limits of both control-group versions, nested, and none at all."""
+"""The host by trees made for the purpose: quotas and limits of both control-group versions, nested, and none at all."""
 
 import os
 import sys
@@ -158,7 +158,7 @@ INTEL_MAC = "kern.memorystatus_vm_pressure_level: 1\n"
     ("printed", "fast", "level"),
     [(APPLE_SILICON, 8, "warning"), (INTEL_MAC, None, "normal"), ("", None, None)],
 )
-def test_macos_by_recorded_sysctl(printed: str, fast: int | None, level: str | None) -> None:
+def test_macos_by_what_sysctl_prints(printed: str, fast: int | None, level: str | None) -> None:
     """Fast cores and the pressure level come from sysctl; what it does not say is `None`."""
     host = macos.read(lambda: printed)
     assert (host.system, host.performance_cores, host.memory_pressure_level) == ("macos", fast, level)

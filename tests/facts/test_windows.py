@@ -1,4 +1,4 @@
-"""Windows' GPU counters by recorded output: bytes by process, and memory spilled to the host."""
+"""Windows' GPU counters by output in their documented format: bytes by process, and memory spilled to the host."""
 
 from dataclasses import replace
 

@@ -80,7 +80,7 @@ print(RATE, sys.argv, __name__, __package__, __spec__.name, __file__, sys.path[0
 """
     script(package, text, "train.py")
     script(package, text, "__main__.py")
-    assert "pkg.train" in same(tmp_path, "pkg.train", "--deep", module=True).stdout
+    assert "pkg.train" in same(tmp_path, "pkg.train", "--steps", "5", "--json", module=True).stdout
     assert "pkg.__main__" in same(tmp_path, "pkg", module=True).stdout
 
 

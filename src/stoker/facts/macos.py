@@ -1,4 +1,4 @@
-"""The host on macOS: psutil, and sysctl for what psutil lacks. Tested against recorded sysctl output; never
+"""The host on macOS: psutil, and sysctl for what psutil lacks. Tested against output in sysctl's format; never
 run on a Mac.
 """
 

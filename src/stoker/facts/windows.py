@@ -1,4 +1,4 @@
-"""The host on Windows, and GPU memory by the system's performance counters. Tested against recorded output;
+"""The host on Windows, and GPU memory by the system's performance counters. Tested against output in the counters' format;
 never run on Windows.
 
 Under WDDM the driver does not say which process holds how much, but Windows does, and it alone tells

@@ -16,7 +16,7 @@ from stoker.watch.session import Plan, Session
 def prepare(
     words: list[str],
     *,
-    module: str | None = None,
+    module: bool = False,
     runs: Path | None = None,
     run_id: str | None = None,
     steps: int | None = None,
@@ -24,10 +24,9 @@ def prepare(
     as_json: bool = False,
 ) -> Callable[[], None]:
     """Find the script and make the record; return what runs it."""
-    if module is not None:
-        script = launcher.find_module(module, words)
-    elif words:
-        script = launcher.find_script(words[0], words[1:])
+    if words:
+        find = launcher.find_module if module else launcher.find_script
+        script = find(words[0], words[1:])
     else:
         raise UsageError(
             "nothing to run: give a script (stoker run train.py) or a module (stoker run -m pkg.train)"
@@ -35,7 +34,7 @@ def prepare(
     shown = os.environ.get("RANK", "0") == "0" and not quiet
     plan = Plan(
         name=script.name,
-        command=[*(["-m", module] if module else []), *words],
+        command=["-m", *words] if module else words,
         root=runs or default_root(),
         run_id=run_id,
         total_steps=steps,

@@ -246,7 +246,7 @@ class Observer:
         self.cycle.expect(len(self._optimizers))
         if len(self._optimizers) <= _SEARCHES:
             self.find_roots()  # now, while the loop has not begun
-        else:  # one for every parameter, say: a search takes some 30 ms
+        else:  # one for every parameter, say: a search takes some 50 ms
             self._roots_stale = True
 
     def look_again(self) -> None:
