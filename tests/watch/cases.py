@@ -169,6 +169,18 @@ def answers_of_its_own() -> None:
 
 
 @case
+def answers_of_its_own_one_batch_ahead() -> None:
+    net, optimizer = make()
+    batches = TRUTH.waiting(DataLoader(Items(), BATCH))
+    following = next(batches, None)
+    while following is not None:
+        batch, following = following, next(batches, None)
+        with torch.no_grad():
+            net(batch)
+        train(net, optimizer, batch)
+
+
+@case
 def prefetched_across_validation() -> None:
     """The next training batch is drawn before a validation of one batch begins."""
     net, optimizer = make()

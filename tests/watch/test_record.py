@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     writer.describe_run({"id": "it"})
     writer.describe_rank({"outcome": "done"})
     for number in range(3):
-        writer.add("steps", step(number).to_json())
+        writer.add("steps", step(number).to_line())
     writer.close()
     return tmp_path / "it"
 
@@ -88,7 +88,7 @@ def test_a_record_that_is_not_there(folder: Path) -> None:
 def test_unknown_fields_are_passed_over(folder: Path) -> None:
     """A later version of the same schema may add fields."""
     with (folder / "rank0/steps.jsonl").open("a") as file:
-        file.write(json.dumps({**step(3).to_json(), "new": 1}) + "\n")
+        file.write(json.dumps({**step(3)._asdict(), "new": 1}) + "\n")
     assert list(Record.open(folder).ranks[0].steps())[-1] == step(3)
 
 
@@ -132,9 +132,9 @@ def test_a_full_disk_stops_the_record_and_not_the_run(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._files["steps"])
     os.close(full)
-    writer.add("steps", step(0).to_json())
+    writer.add("steps", step(0).to_line())
     writer.flush()
-    writer.add("steps", step(1).to_json())
+    writer.add("steps", step(1).to_line())
     writer.close()
     assert writer.failure is not None
     assert "No space left" in writer.failure

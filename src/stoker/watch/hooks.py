@@ -140,11 +140,11 @@ def _observed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         if observer is None:
             return original(self)
         loader = observer.loaders.of(self)
-        token = observer.begin_iter(loader)
+        draw, token = observer.begin_iter(loader)
         try:
             iterator = original(self)
         finally:
-            observer.leave(token)
+            observer.end_without_batch(draw, token)
         if loader.length is None:
             loader.length = length_of(self)
         loader.workers = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
@@ -189,19 +189,16 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             batch = original(self)
         except BaseException:
-            observer.fail_draw(token)
+            observer.end_without_batch(draw, token)
             raise
-        samples: int | None = None
         if self._num_workers:
-            fetched = observer.mailbox.take(self._stoker_iterator, self._rcvd_idx - 1)
-            if fetched is not None:
-                samples = fetched.cost["samples"]
-                observer.fetched(loader, fetched)
+            told = observer.mailbox.take(self._stoker_iterator, self._rcvd_idx - 1)
         else:
             told = fetched_here()
-            if told is not None:
-                samples = told["samples"]
-                observer.fetched_in_process(loader, told)
+        samples = None
+        if told is not None:
+            samples = told.samples
+            observer.lines.append(told.line(loader.id))
         observer.end_draw(draw, token, count_samples(batch) if samples is None else samples)
         return batch
 
@@ -238,7 +235,7 @@ def _observed_pin(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(data, device)
         finally:
             _pinning.inside = False
-            observer.mailbox.pinned((perf_counter_ns() - started) / 1e9)
+            observer.mailbox.pinned(perf_counter_ns() - started)
 
     return pin_memory
 
@@ -403,14 +400,16 @@ def _observed_to(original: Callable[..., Any]) -> Callable[..., Any]:
         observer = _active
         if observer is None or not self.is_cpu or (args and type(args[0]) is torch.dtype):
             return original(self, *args, **kwargs)
-        token, beside = observer.begin_copy()
+        copy = observer.begin_copy()
+        if copy is None:
+            return original(self, *args, **kwargs)
         copied = False
         try:
             moved = original(self, *args, **kwargs)
             copied = not moved.is_cpu
             return moved
         finally:
-            observer.end_copy(token, beside, copied)
+            observer.end_copy(copy, copied)
 
     return to
 
@@ -421,11 +420,12 @@ def _observed_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         observer = _active
         if observer is None or self.is_cpu or not getattr(source, "is_cpu", False):
             return original(self, source, *args, **kwargs)
-        token, beside = observer.begin_copy()
+        copy = observer.begin_copy()
         try:
             return original(self, source, *args, **kwargs)
         finally:
-            observer.end_copy(token, beside, True)
+            if copy is not None:
+                observer.end_copy(copy, True)
 
     return copy_
 

@@ -45,15 +45,15 @@ class Loader:
 
 @dataclass(slots=True, eq=False)
 class Draw:
-    """One `next()` (or `iter()`) on a loader; a bucket of time on the timeline."""
+    """One `next()` (or `iter()`) on a loader, and the time that it took the training thread."""
 
     loader: Loader
     startup: bool
     background: bool
+    ns: int = 0
     samples: int | None = None
     fate: Fate = Fate.OPEN
     forward_seen: bool = False
-    reopens: bool = False
 
     @property
     def waits(self) -> bool:
@@ -78,7 +78,8 @@ class Loaders:
         self.all: list[Loader] = []
         self._by_key: dict[int, tuple[weakref.ref[Any] | None, Loader]] = {}
         self._open: list[Draw] = []
-        self._newest: Draw | None = None
+        self._newest: Loader | None = None
+        self._answered: Draw | None = None
         self.in_background = False
 
     def of(self, source: Any) -> Loader:
@@ -122,26 +123,30 @@ class Loaders:
         draw.samples = samples
         loader = draw.loader
         loader.startup = False
-        loader.last = self._newest = draw
+        loader.last = draw
+        self._newest = loader
+        self._answered = None
         loader.drawn += 1
         if draw.fate is Fate.OPEN:
             self._open.append(draw)
 
     def forward_without_gradients(self) -> None:
-        """The model ran for its answer alone: the newest draw, if still open, was for that."""
-        if self._newest is not None and self._newest.fate is Fate.OPEN:
-            self._settle(self._newest, Fate.EVALUATED)
-            self._newest.reopens = True
+        """The model ran for its answer alone: on what is next of the loader that was drawn from last."""
+        for draw in self._open:
+            if draw.loader is self._newest:
+                self._settle(draw, Fate.EVALUATED)
+                self._answered = draw
+                return
 
     def forward(self) -> None:
         """The model ran with gradients on."""
-        newest = self._newest
-        if newest is not None and newest.reopens and not self._open:
+        answered = self._answered
+        if answered is not None and all(draw.loader is answered.loader for draw in self._open):
             # First for its answer, then to train on the same batch: self-distillation, target networks.
-            newest.reopens = False
-            newest.loader.evaluated -= 1
-            newest.fate = Fate.OPEN
-            self._open.append(newest)
+            answered.fate = Fate.OPEN
+            answered.loader.evaluated -= 1
+            self._open.insert(0, answered)
+        self._answered = None
         for draw in self._open:
             draw.forward_seen = True
 

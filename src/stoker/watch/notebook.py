@@ -24,9 +24,9 @@ def leave_out_pauses(session: Session) -> Callable[[], None]:
             return
         timeline = observer.timeline
         timeline.leave(timeline.enter(OTHER))
-        start, marks = timeline.cut()
+        paused = sum(timeline.cut()[0]) / 1e9
         if session.tally.began is not None:
-            session.tally.began += (marks[-1].ns - start.ns) / 1e9
+            session.tally.began += paused
 
     shell.events.register("pre_run_cell", before_cell)
     return lambda: shell.events.unregister("pre_run_cell", before_cell)

@@ -1,7 +1,7 @@
 """One run's observer: what the hooks tell of the training thread becomes parts, and parts steps.
 
-The hooks call this on the training thread, so each method does little: a mark, an append. What is
-ready goes to `done`, which the recorder's thread empties.
+The hooks call this on the training thread, so each method does little. What is ready goes to `done`
+and `lines`, which the recorder's thread empties.
 """
 
 import threading
@@ -9,21 +9,31 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from stoker.watch.cycle import Cycle
 from stoker.watch.loaders import Draw, Loader, Loaders
-from stoker.watch.phases import BACKWARD, COPY, FORWARD, GRAPH, OTHER, UPDATE, WAIT
+from stoker.watch.part import Part, pack
+from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
 from stoker.watch.roots import Roots
-from stoker.watch.timeline import Device, Event, Part, Timeline
-from stoker.watch.workers import Fetched, Mailbox
+from stoker.watch.timeline import Device, Event, Timeline
+from stoker.watch.workers import Mailbox
 
 get_ident = threading.get_ident
 # How often the roots are looked for at once, and how deep.
 _SEARCHES = 6
+_COMPUTING = (FORWARD, BACKWARD)
+
+
+class Copy(NamedTuple):
+    """A copy under way: its phase, that phase's time before it, or its event on a side stream."""
+
+    token: int
+    before: int
+    beside: Event | None
 
 
 class Observer:
@@ -37,9 +47,10 @@ class Observer:
         self.roots = Roots(self.timed_call)
         self.cycle: Cycle[Part] = Cycle()
         self.done: deque[list[Part]] = deque()
-        self.batches: deque[tuple[Loader, Fetched]] = deque()
+        self.lines: deque[str] = deque()
         self.updates = 0
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known: set[int] = set()
         self._draws: list[Draw] = []
         self._side_copies: list[tuple[Event, Event]] = []
         self._update_depth = 0
@@ -50,7 +61,8 @@ class Observer:
         self._roots_stale = False
         self._capturing: Any = None
         self._graph_updates: dict[int, int | str] = {}
-        self._seq = 0
+        self._begun = False
+        self._may_have_device = torch.cuda.is_available()
 
     # --- draws -----------------------------------------------------------------------------------
 
@@ -67,35 +79,45 @@ class Observer:
             return draw, 0
         if self._roots_stale:
             self.find_roots()
-        return draw, self.timeline.enter(draw)
+        return draw, self._enter_draw()
 
     def end_draw(self, draw: Draw, token: int, samples: int | None) -> None:
         """`next()` gave a batch of so many samples."""
-        if token:
-            self.timeline.leave(token)
         self.loaders.drawn(draw, samples)
-        self._draws.append(draw)
-
-    def fail_draw(self, token: int) -> None:
-        """`next()` raised: the epoch's end, or an error."""
         if token:
-            self.timeline.leave(token)
+            draw.ns = self.timeline.leave_draw(token)
+            self._draws.append(draw)
+        elif draw.background:
+            self._draws.append(draw)
 
-    def begin_iter(self, loader: Loader) -> int:
+    def end_without_batch(self, draw: Draw, token: int) -> None:
+        """An `iter()` ended; or `next()` raised, at the epoch's end or for an error."""
+        if token:
+            draw.ns = self.timeline.leave_draw(token)
+            self._draws.append(draw)
+
+    def begin_iter(self, loader: Loader) -> tuple[Draw, int]:
         """The loop stands in `iter()`: workers may be starting."""
         loader.startup = True
         loader.epochs += 1
         loader.drawn = 0
-        if get_ident() != self.thread or not torch.is_grad_enabled():
-            return 0
-        return self.timeline.enter(Draw(loader, True, False))
+        draw = Draw(loader, True, False)
+        here = get_ident() == self.thread
+        return draw, self._enter_draw() if here and torch.is_grad_enabled() else 0
+
+    def _enter_draw(self) -> int:
+        if not self._begun:
+            self._begin()
+        return self.timeline.enter(DRAW)
 
     def blocked(self) -> int:
         """The training thread blocks on another thread; with a loader there, that is waiting for data."""
         if not self.loaders.in_background or get_ident() != self.thread:
             return 0
-        if self.timeline.current is not OTHER:
+        if self.timeline.current != OTHER:
             return 0
+        if not self._begun:
+            self._begin()
         return self.timeline.enter(WAIT)
 
     def enter_other(self) -> int:
@@ -107,30 +129,23 @@ class Observer:
         if token:
             self.timeline.leave(token)
 
-    def fetched(self, loader: Loader, fetched: Fetched) -> None:
-        """What the batch just drawn cost where it was made."""
-        self.batches.append((loader, fetched))
-
-    def fetched_in_process(self, loader: Loader, told: dict[str, Any]) -> None:
-        """The same, for a batch that this process fetched itself."""
-        started = told.pop("t")
-        self.batches.append((loader, Fetched(None, self._seq, started, told)))
-        self._seq += 1
-
     # --- forward, backward, copies ----------------------------------------------------------------
 
     def timed_call(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root module is called."""
-        if get_ident() != self.thread or self.timeline.current in (FORWARD, BACKWARD):
+        if get_ident() != self.thread or self.timeline.current in _COMPUTING:
             return call(*args, **kwargs)
         if not torch.is_grad_enabled():
             self.loaders.forward_without_gradients()
             return call(*args, **kwargs)
         self.loaders.forward()
         self._forwards += 1
+        if not self._begun:
+            self._begin()
         device = self.timeline.device
         if device is None:
-            self._look_for_device(module)
+            if self._may_have_device:
+                self._look_for_device(module)
         elif not device.on_training_stream() and self._capturing is None:
             device.follow()
         token = self.timeline.enter(FORWARD)
@@ -141,32 +156,33 @@ class Observer:
 
     def begin_backward(self) -> int:
         """Gradients are asked for."""
-        if get_ident() != self.thread or self.timeline.current is BACKWARD:
+        if get_ident() != self.thread or self.timeline.current == BACKWARD:
             return 0
         if not self._forwards:
             self._look_deeper()
         self.loaders.backward()
         return self.timeline.enter(BACKWARD)
 
-    def begin_copy(self) -> tuple[int, Event | None]:
+    def begin_copy(self) -> "Copy | None":
         """A tensor is about to leave the host. Beside the training stream it costs that stream nothing."""
         if get_ident() != self.thread:
-            return 0, None
-        device = self.timeline.device
-        if device is not None and not device.on_training_stream():
-            return 0, device.mark_current()
-        return self.timeline.enter(COPY), None
+            return None
+        timeline = self.timeline
+        if timeline.device is not None and not timeline.device.on_training_stream():
+            return Copy(0, 0, timeline.device.mark_current())
+        return Copy(timeline.enter(COPY), timeline.totals[COPY], None)
 
-    def end_copy(self, token: int, beside: Event | None, copied: bool) -> None:
+    def end_copy(self, copy: "Copy", copied: bool) -> None:
         """The call that might have copied has returned."""
-        if beside is not None and self.timeline.device is not None:
-            end = self.timeline.device.mark_current()
+        timeline = self.timeline
+        if copy.beside is not None and timeline.device is not None:
+            end = timeline.device.mark_current()
             if end is not None and copied:
-                self._side_copies.append((beside, end))
-        if token:
-            self.timeline.leave(token)
+                self._side_copies.append((copy.beside, end))
+        if copy.token:
+            timeline.leave(copy.token)
             if not copied:
-                self.timeline.disown_last()
+                timeline.disown_last(COPY, copy.before)
 
     def begin_stream_wait(self, stream: Any) -> int:
         """The training stream waits for another one: for the copies there, if there were any."""
@@ -179,7 +195,7 @@ class Observer:
 
     def begin_update(self, optimizer: Any) -> None:
         """An optimizer's step begins, perhaps inside another's."""
-        if optimizer not in self._optimizers:  # made before there was an observer
+        if id(optimizer) not in self._known:  # made before there was an observer
             self.knows(optimizer)
         if get_ident() != self.thread:
             if self.updates:
@@ -205,7 +221,7 @@ class Observer:
 
     def replay(self, graph: Any, call: Callable[[], None]) -> None:
         """A CUDA graph is replayed: a step of its own if an update was captured in it."""
-        if get_ident() != self.thread or self.timeline.current is not OTHER:
+        if get_ident() != self.thread or self.timeline.current != OTHER:
             call()
             return
         device = self.timeline.device
@@ -243,6 +259,7 @@ class Observer:
     def knows(self, optimizer: Any) -> None:
         """An optimizer was made."""
         self._optimizers.add(optimizer)
+        self._known.add(id(optimizer))
         self.cycle.expect(len(self._optimizers))
         if len(self._optimizers) <= _SEARCHES:
             self.find_roots()  # now, while the loop has not begun
@@ -259,18 +276,13 @@ class Observer:
         self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
     def _cut(self, optimizer: int | str) -> None:
-        start, marks = self.timeline.cut()
-        device = self.timeline.device
-        part = Part(
-            start=start,
-            marks=marks,
-            draws=self._draws,
-            side_copies=self._side_copies,
-            unix=time.time(),
-            forwards=self._forwards,
-            device_index=None if device is None else device.index,
-        )
-        self._draws, self._side_copies, self._forwards = [], [], 0
+        totals, marks, start = self.timeline.cut()
+        part = pack(time.time(), totals, self._draws, start=start, marks=marks, side_copies=self._side_copies)
+        if self._draws:
+            self._draws = []
+        if self._side_copies:
+            self._side_copies = []
+        self._forwards = 0
         self.updates += 1
         done = self.cycle.add(optimizer, part)
         if done:
@@ -289,9 +301,17 @@ class Observer:
             self.roots.descend()
 
     def _look_for_device(self, module: nn.Module) -> None:
+        """A model stays where it is once it trains: the question is asked of the first steps alone."""
         parameter = next(module.parameters(), None)
         if parameter is not None and parameter.is_cuda:
             self.timeline.device = Device(parameter.device.index)
+            self.timeline.last_event = self.timeline.device.mark()
+        self._may_have_device = self.updates < _SEARCHES
+
+    def _begin(self) -> None:
+        """The first batch is asked for, or the first forward runs: what came before was set-up."""
+        self._begun = True
+        self.timeline.restart()
 
     def _move_to_this_thread(self) -> None:
         self.thread = get_ident()

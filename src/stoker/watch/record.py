@@ -21,6 +21,10 @@ from stoker.watch.phases import Batch, Step
 
 SCHEMA = 1
 VALUE = TypeVar("VALUE", Step, Batch)
+_FIELDS: dict[type, frozenset[str]] = {
+    Step: frozenset(Step._fields),
+    Batch: frozenset(field.name for field in fields(Batch)),
+}
 
 
 def default_root() -> Path:
@@ -60,9 +64,9 @@ class Writer:
         self._lines: dict[str, list[str]] = {name: [] for name in self._files}
         self.failure: str | None = None
 
-    def add(self, name: str, line: Mapping[str, Any]) -> None:
-        """One more line for that file."""
-        self._lines[name].append(json.dumps(line, separators=(",", ":")))
+    def add(self, name: str, line: str) -> None:
+        """One more line of JSON for that file."""
+        self._lines[name].append(line)
 
     def flush(self) -> None:
         """Append what has gathered. A full disk stops the record, never the run."""
@@ -142,9 +146,8 @@ class RankRecord:
 
 
 def _as(kind: type[VALUE], line: Mapping[str, Any], folder: Path) -> VALUE:
-    known = {field.name for field in fields(kind)}
     try:
-        return kind(**{key: value for key, value in line.items() if key in known})
+        return kind(**{key: value for key, value in line.items() if key in _FIELDS[kind]})
     except TypeError as error:
         raise RecordBroken(f"a line in {folder} is not a {kind.__name__.lower()}: {error}") from error
 

@@ -4,23 +4,24 @@ It holds the interpreter in small bites, so that a training thread that wants it
 microseconds; what it costs in CPU time is measured and told.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from stoker.watch.loaders import Loader
 from stoker.watch.observer import Observer
+from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Batch
 from stoker.watch.record import Writer
-from stoker.watch.resolve import ready, step_of
 from stoker.watch.tally import Making, Tally
-from stoker.watch.workers import Fetched
 
 _INTERVAL = 0.5
 _SAMPLE_INTERVAL = 1.0
-# Steps and batches made into lines before the interpreter is offered to others: about 25 us each.
+# Steps made into lines before the interpreter is offered to others: about 10 us each.
 _BITE = 8
+# Batches of a round that the means are made of; up to 128 a second that is all of them.
+_LOOKED_AT = 64
 
 
 class Recorder:
@@ -49,8 +50,6 @@ class Recorder:
         self._next_sample = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stoker-recorder", daemon=True)
-        # perf_counter's zero is nobody's; workers tell their times by it.
-        self._epoch = time.time() - time.perf_counter()
         self.cpu_seconds = 0.0
         self.latest: dict[str, Any] = {}
         self.making: dict[int, Making] = {}
@@ -86,7 +85,7 @@ class Recorder:
         if now >= self._next_sample or final:
             self._next_sample = now + _SAMPLE_INTERVAL
             self.latest = self._sample()
-            self._writer.add("resources", self.latest)
+            self._writer.add("resources", json.dumps(self.latest))
         self._writer.flush()
 
     def _write_steps(self, *, final: bool) -> None:
@@ -99,37 +98,17 @@ class Recorder:
             step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
             self._steps += 1
             self._tally.add(step)
-            self._writer.add("steps", step.to_json())
+            self._writer.add("steps", step.to_line())
             if self._steps % _BITE == 0 and not final:
                 time.sleep(0)
 
     def _write_batches(self) -> None:
-        batches = self._observer.batches
-        for count in range(len(batches)):
-            batch = self._batch(*batches.popleft())
-            self.making.setdefault(batch.loader, Making()).add(batch)
-            self._writer.add("batches", batch.to_json())
-            if count % _BITE == _BITE - 1:
-                time.sleep(0)
-
-    def _batch(self, loader: Loader, fetched: Fetched) -> Batch:
-        cost = fetched.cost
-        queued = cost["queued"]
-        return Batch(
-            loader=loader.id,
-            worker=fetched.worker,
-            seq=fetched.seq,
-            t=fetched.started + self._epoch,
-            samples=cost["samples"],
-            read=cost["read"] / 1e9,
-            transform=cost["transform"] / 1e9,
-            collate=cost["collate"] / 1e9,
-            handoff=fetched.handoff,
-            pin=fetched.pin,
-            cpu=cost["cpu"] / 1e9,
-            queued=None if queued is None else queued / 1e9,
-            bytes=cost["bytes"],
-            disk=cost["disk"],
-            faults=cost["faults"],
-            calls=cost["calls"],
-        )
+        lines = self._observer.lines
+        for count in range(len(lines)):
+            line = lines.popleft()
+            self._writer.add("batches", line)
+            if count < _LOOKED_AT:
+                batch = Batch(**json.loads(line))
+                self.making.setdefault(batch.loader, Making()).add(batch)
+                if count % _BITE == _BITE - 1:
+                    time.sleep(0)

@@ -1,30 +1,22 @@
-"""The training thread's time, cut into phases: marks on the host's clock and on the device's.
+"""The training thread's time, cut into phases: on the host's clock, and on the device's where there is one.
 
-A mark is set where the training thread goes from one phase to another. On a GPU each mark also
-records a CUDA event on the training stream. An event's time is the later of "the host got here" and
-"the device got here", so the time between two events is what the phase cost the device: if the
-device is still busy while the host stands in `next()`, both events pass at once and the wait is
-nothing; if it has run dry, exactly the idle part is left. Nothing is read back here, nor summed:
-the training thread appends to a list, and the recorder's thread does the rest.
+The thread is always in one phase. `enter` begins another inside it, `leave` goes back, and each adds
+the time since the last of them to the phase that ends. On a GPU each also records a CUDA event on the
+training stream. An event's time is the later of "the host got here" and "the device got here", so
+the time between two events is what the phase cost the device: if the device is still busy while the
+host stands in `next()`, both events pass at once and the wait is nothing; if it has run dry, exactly
+the idle part is left. No event is read here: the recorder does that, later, without a sync.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from stoker.watch.phases import OTHER
-
-if TYPE_CHECKING:
-    from stoker.watch.loaders import Draw
+from stoker.watch.phases import DRAW, DRAWN, OTHER
 
 # One operation takes Python and the dispatcher longer than this, so a gap below it launched nothing and
 # the event before it serves for both of its ends. An event costs 2.8 us to record (H200, torch 2.11).
 _TOO_SHORT_TO_LAUNCH_NS = 4_000
-
-# A phase's number, or the draw from a loader that the time was spent on: whether that is `wait`
-# is known only once the batch has reached a step or not.
-Bucket: TypeAlias = "int | Draw"
 
 
 class Event(Protocol):
@@ -38,28 +30,6 @@ class Event(Protocol):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to another."""
-
-
-@dataclass(slots=True)
-class Mark:
-    """The end of a stretch: whose it was, when it ended, and the event there if there is a device."""
-
-    bucket: Bucket
-    ns: int
-    event: Event | None
-
-
-@dataclass(slots=True)
-class Part:
-    """What lay between two updates: marks in order, the draws made, copies on side streams."""
-
-    start: Mark
-    marks: list[Mark]
-    draws: "list[Draw]"
-    side_copies: list[tuple[Event, Event]]
-    unix: float
-    forwards: int
-    device_index: int | None = None
 
 
 class Device:
@@ -103,7 +73,7 @@ class Device:
         self.stream = self._torch.cuda.current_stream(self.index)
         self.raw_stream = self.stream.cuda_stream
 
-    def give_back(self, events: Sequence[Event]) -> None:
+    def give_back(self, events: Iterable[Event]) -> None:
         """Events that have been read may be recorded again."""
         self._pool.extend(events)
 
@@ -114,37 +84,42 @@ class Device:
             return self._torch.cuda.Event(enable_timing=True)
 
 
-@dataclass(slots=True)
 class Timeline:
-    """Exclusive time of the training thread: `enter` a phase, `leave` it, `cut` at an update's end.
+    """Exclusive time of the training thread by phase, in nanoseconds, since the last `cut`.
 
     `enter` answers a depth for `leave`, so that a phase that never ended (an exception on its way
-    through an optimizer) cannot swallow what comes after it.
+    through an optimizer) cannot swallow what comes after it. `marks` holds, flat, the phase that ended
+    and the event there; it stays empty without a device.
     """
 
-    device: Device | None = None
-    current: Bucket = OTHER
-    cost_ns: int = 0
-    marks_made: int = 0
-    _stack: list[Bucket] = field(default_factory=list)
-    _marks: list[Mark] = field(default_factory=list)
-    _start: Mark = field(default_factory=lambda: Mark(OTHER, perf_counter_ns(), None))
+    __slots__ = ("_stack", "cost_ns", "current", "device", "last_event", "marks", "since", "totals")
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = device
+        self.current = OTHER
+        self.since = perf_counter_ns()
+        self.totals = [0] * (DRAW + 1)
+        self.marks: list[Any] = []
+        self.last_event: Event | None = None
+        self.cost_ns = 0
+        self._stack: list[int] = []
 
     @property
     def depth(self) -> int:
         """How many phases are open."""
         return len(self._stack)
 
-    def enter(self, bucket: Bucket) -> int:
+    def enter(self, phase: int) -> int:
         """Begin a phase inside whatever runs now."""
         now = perf_counter_ns()
-        event = None
+        spent = now - self.since
+        self.totals[self.current] += spent
+        self.since = now
         if self.device is not None:
-            last = self._marks[-1] if self._marks else self._start
-            event = last.event if now - last.ns < _TOO_SHORT_TO_LAUNCH_NS else self.device.mark()
-        self._marks.append(Mark(self.current, now, event))
+            # Most gaps between phases are too short to have launched anything.
+            self._mark(self.current, reuse=spent < _TOO_SHORT_TO_LAUNCH_NS)
         self._stack.append(self.current)
-        self.current = bucket
+        self.current = phase
         self.cost_ns += perf_counter_ns() - now
         return len(self._stack)
 
@@ -154,20 +129,49 @@ class Timeline:
         if depth > len(stack):
             return
         now = perf_counter_ns()
-        device = self.device
-        self._marks.append(Mark(self.current, now, None if device is None else device.mark()))
+        self.totals[self.current] += now - self.since
+        self.since = now
+        if self.device is not None:
+            self._mark(self.current, reuse=False)
         self.current = stack[depth - 1]
         del stack[depth - 1 :]
         self.cost_ns += perf_counter_ns() - now
 
-    def disown_last(self) -> None:
-        """The phase that just ended was not what it seemed: its time belongs to what runs now."""
-        self._marks[-1].bucket = self.current
+    def leave_draw(self, depth: int) -> int:
+        """End a draw; the nanoseconds that it took by itself."""
+        self.leave(depth)
+        if self.marks:
+            self.marks[-2] = DRAWN
+        spent, self.totals[DRAW] = self.totals[DRAW], 0
+        return spent
 
-    def cut(self) -> tuple[Mark, list[Mark]]:
-        """Everything since the last cut: where it began, and its marks."""
-        marks, self._marks = self._marks, []
-        start = self._start
-        self._start = marks[-1] if marks else start
-        self.marks_made += len(marks)
-        return start, marks
+    def disown_last(self, phase: int, spent_before: int) -> None:
+        """The phase that just ended was not what it seemed: its time belongs to what runs now."""
+        self.totals[self.current] += self.totals[phase] - spent_before
+        self.totals[phase] = spent_before
+        if self.marks:
+            self.marks[-2] = self.current
+
+    def restart(self) -> None:
+        """What was before is nobody's: the next stretch starts now."""
+        self.since = perf_counter_ns()
+        self.cut()
+        if self.device is not None:
+            self.last_event = self.device.mark()
+
+    def cut(self) -> tuple[list[int], list[Any], Event | None]:
+        """Everything since the last cut: nanoseconds by phase, marks, and the event where they begin."""
+        totals, self.totals = self.totals, [0] * (DRAW + 1)
+        marks, self.marks = self.marks, []
+        start = self.last_event
+        if marks:
+            self.last_event = marks[-1]
+        return totals, marks, start
+
+    def _mark(self, phase: int, *, reuse: bool) -> None:
+        device = self.device
+        assert device is not None
+        marks = self.marks
+        last = marks[-1] if marks else self.last_event
+        marks.append(phase)
+        marks.append(last if reuse and last is not None else device.mark())

@@ -141,7 +141,7 @@ class Watch:
         try:
             yield
         except BaseException:
-            observer.fail_draw(token)
+            observer.end_without_batch(draw, token)
             raise
         observer.end_draw(draw, token, samples)
 
@@ -193,11 +193,11 @@ class Watch:
 def _timed(session: Session, loader: Iterable[Any]) -> Iterator[Any]:
     observer = session.observer
     entry = observer.loaders.of(loader)
-    token = observer.begin_iter(entry)
+    draw, token = observer.begin_iter(entry)
     try:
         iterator = iter(loader)
     finally:
-        observer.leave(token)
+        observer.end_without_batch(draw, token)
     if entry.length is None:
         entry.length = hooks.length_of(loader)
     while True:
@@ -205,10 +205,10 @@ def _timed(session: Session, loader: Iterable[Any]) -> Iterator[Any]:
         try:
             batch = next(iterator)
         except StopIteration:
-            observer.fail_draw(token)
+            observer.end_without_batch(draw, token)
             return
         except BaseException:
-            observer.fail_draw(token)
+            observer.end_without_batch(draw, token)
             raise
         observer.end_draw(draw, token, hooks.count_samples(batch))
         yield batch

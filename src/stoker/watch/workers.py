@@ -7,16 +7,17 @@ and a batch that never arrived was never told of.
 """
 
 import io
-import json
 import multiprocessing.queues
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import count
 from multiprocessing.reduction import ForkingPickler
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns, time
 from typing import Any
 
 from torch.utils.data._utils import fetch as torch_fetch
@@ -26,7 +27,8 @@ from stoker.watch.meter import Cost, meter_here, watch_libraries
 from stoker.watch.tracebacks import without_stoker
 
 _MAGIC = b"\x00stoker1"
-_HEAD = len(_MAGIC) + 4
+# iterator, samples (-1: not known), nanoseconds of pickling, length of the text before this
+_HEAD = struct.Struct(f"<iiqi{len(_MAGIC)}s")
 _TORCH_LOOP = torch_worker._worker_loop
 
 
@@ -39,15 +41,19 @@ class WorkerSpec:
 
 
 @dataclass(slots=True)
-class Fetched:
-    """What a worker told of one batch, and what happened to it on the way."""
+class Told:
+    """What was told of one batch, and what happened to it on the way."""
 
-    worker: int | None
-    seq: int
-    started: float
-    cost: dict[str, Any]
-    handoff: float | None = None
-    pin: float | None = None
+    samples: int | None
+    text: str
+    handoff_ns: int | None = None
+    pin_ns: int | None = None
+
+    def line(self, loader: int) -> str:
+        """The batch as one line of `batches.jsonl` holds it."""
+        handoff = "null" if self.handoff_ns is None else f"{self.handoff_ns / 1e9:.7f}"
+        pin = "null" if self.pin_ns is None else f"{self.pin_ns / 1e9:.7f}"
+        return f'{{"loader":{loader},{self.text},"handoff":{handoff},"pin":{pin}}}'
 
 
 # --- in the worker -------------------------------------------------------------------------------
@@ -94,7 +100,7 @@ class _ThisWorker:
 
     def __init__(self) -> None:
         self.iterator: int | None = None
-        self.waiting: list[dict[str, Any] | None] = []
+        self.waiting: list[Told | None] = []
 
 
 _this_worker = _ThisWorker()
@@ -114,11 +120,11 @@ class _TellingPickler(ForkingPickler):
             told = _this_worker.waiting.pop(0)
             if told is not None:
                 info = torch_worker.get_worker_info()
-                told["pickle"] = perf_counter_ns() - started
-                told["iterator"] = _this_worker.iterator
-                told["worker"] = None if info is None else info.id
-                text = json.dumps(told).encode()
-                buffer.write(text + len(text).to_bytes(4, "little") + _MAGIC)
+                text = f'"worker":{"null" if info is None else info.id},"seq":{obj[0]},{told.text}'.encode()
+                samples = -1 if told.samples is None else told.samples
+                spent = perf_counter_ns() - started
+                buffer.write(text)
+                buffer.write(_HEAD.pack(_this_worker.iterator, samples, spent, len(text), _MAGIC))
         return buffer.getbuffer()
 
 
@@ -142,6 +148,7 @@ def _stateful_loop() -> Callable[..., None]:
 # --- the fetcher, in workers and in a process that loads for itself ---------------------------------
 
 _fetched_here = threading.local()
+_fetches = count()
 _patched: list[tuple[type, Any]] = []
 
 
@@ -166,9 +173,9 @@ def patch_fetchers() -> None:
     _patch_fetchers()
 
 
-def fetched_here() -> dict[str, Any] | None:
+def fetched_here() -> Told | None:
     """What the last fetch on this thread cost; told once."""
-    told: dict[str, Any] | None = getattr(_fetched_here, "told", None)
+    told: Told | None = getattr(_fetched_here, "told", None)
     _fetched_here.told = None
     return told
 
@@ -178,7 +185,7 @@ def _timed_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self.collate_fn, _TimedCollate):
             self.collate_fn = _TimedCollate(self.collate_fn, self.auto_collation)
             watch_libraries()
-        started = perf_counter()
+        started = time()
         meter = meter_here()
         meter.begin()
         try:
@@ -197,11 +204,12 @@ def _timed_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
     return fetch
 
 
-def _tell(told: dict[str, Any] | None) -> None:
-    if _this_worker.iterator is None:
-        _fetched_here.told = told
-    else:
+def _tell(told: Told | None) -> None:
+    if _this_worker.iterator is not None:
         _this_worker.waiting.append(told)
+    elif told is not None:
+        told.text = f'"worker":null,"seq":{next(_fetches)},{told.text}'
+        _fetched_here.told = told
 
 
 class _TimedCollate:
@@ -225,21 +233,22 @@ class _TimedCollate:
             cost.read_wall, cost.read_cpu = before
 
 
-def _told(cost: Cost, started: float) -> dict[str, Any]:
+def _told(cost: Cost, started: float) -> Told:
+    """The cost as the middle of a JSON line: made once, where the batch was made, and never parsed."""
     read, transform = cost.split()
-    return {
-        "t": started,
-        "samples": cost.samples,
-        "read": read,
-        "transform": transform,
-        "collate": cost.collate,
-        "cpu": cost.cpu,
-        "queued": cost.queued,
-        "bytes": cost.bytes,
-        "disk": cost.disk,
-        "faults": cost.faults,
-        "calls": cost.calls,
-    }
+    calls = ",".join(f'"{call}":{times}' for call, times in cost.calls.items())
+    return Told(
+        cost.samples,
+        f'"t":{started:.6f},"samples":{_or_null(cost.samples)},"read":{read / 1e9:.7f},'
+        f'"transform":{transform / 1e9:.7f},"collate":{cost.collate / 1e9:.7f},"cpu":{cost.cpu / 1e9:.7f},'
+        f'"queued":{"null" if cost.queued is None else f"{cost.queued / 1e9:.7f}"},'
+        f'"bytes":{_or_null(cost.bytes)},"disk":{_or_null(cost.disk)},"faults":{_or_null(cost.faults)},'
+        f'"calls":{{{calls}}}',
+    )
+
+
+def _or_null(value: int | None) -> str:
+    return "null" if value is None else str(value)
 
 
 # --- in the process that trains ----------------------------------------------------------------------
@@ -249,37 +258,28 @@ class Mailbox:
     """Where tellings wait between their arrival and the `next()` that hands the batch out."""
 
     def __init__(self) -> None:
-        self._by_iterator: dict[int, OrderedDict[int, Fetched]] = {}
+        self._by_iterator: dict[int, OrderedDict[int, Told]] = {}
         self._last = threading.local()
 
-    def receive(self, seq: int, telling: bytes, unpickle_ns: int) -> None:
+    def receive(self, iterator: int, seq: int, told: Told) -> None:
         """A batch arrived with its telling."""
-        cost = json.loads(telling)
-        fetched = Fetched(
-            worker=cost.pop("worker"),
-            seq=seq,
-            started=cost.pop("t"),
-            cost=cost,
-            handoff=(cost.pop("pickle") + unpickle_ns) / 1e9,
-        )
-        waiting = self._by_iterator.setdefault(cost.pop("iterator"), OrderedDict())
-        waiting[seq] = fetched
-        self._last.fetched = fetched
+        self._by_iterator.setdefault(iterator, OrderedDict())[seq] = told
+        self._last.told = told
 
-    def pinned(self, seconds: float) -> None:
+    def pinned(self, nanoseconds: int) -> None:
         """The batch that arrived last on this thread was pinned."""
-        fetched: Fetched | None = getattr(self._last, "fetched", None)
-        if fetched is not None:
-            fetched.pin = seconds
+        told: Told | None = getattr(self._last, "told", None)
+        if told is not None:
+            told.pin_ns = nanoseconds
 
-    def take(self, iterator: int, seq: int | None) -> Fetched | None:
+    def take(self, iterator: int, seq: int) -> Told | None:
         """The telling of the batch that was just handed out."""
         waiting = self._by_iterator.get(iterator)
         if not waiting:
             return None
-        if seq is not None and seq in waiting:
-            return waiting.pop(seq)
-        return waiting.popitem(last=False)[1]  # out of order, as in_order=False asks
+        told = waiting.pop(seq, None)
+        # Not that one: out of order, as in_order=False asks.
+        return waiting.popitem(last=False)[1] if told is None else told
 
     def forget(self, iterator: int) -> None:
         """An epoch begins: what was prefetched and never handed out is nobody's."""
@@ -297,9 +297,11 @@ class ReadingPickler(ForkingPickler):
         started = perf_counter_ns()
         obj = ForkingPickler.loads(buffer, **kwargs)
         mailbox = ReadingPickler.mailbox
-        view = memoryview(buffer)
-        if mailbox is not None and view[-len(_MAGIC) :] == _MAGIC:
-            unpickle = perf_counter_ns() - started
-            size = int.from_bytes(view[-_HEAD : -len(_MAGIC)], "little")
-            mailbox.receive(obj[0], bytes(view[-_HEAD - size : -_HEAD]), unpickle)
+        if mailbox is not None and buffer[-len(_MAGIC) :] == _MAGIC:
+            unpickled = perf_counter_ns() - started
+            end = len(buffer) - _HEAD.size
+            iterator, samples, pickled, size, _ = _HEAD.unpack_from(buffer, end)
+            text = bytes(buffer[end - size : end]).decode()
+            told = Told(None if samples < 0 else samples, text, pickled + unpickled)
+            mailbox.receive(iterator, obj[0], told)
         return obj
