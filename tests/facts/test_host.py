@@ -1,4 +1,4 @@
-"""The host by trees made for the purpose: quotas and limits of both control-group versions, nested, and none at all."""
+"""The host by trees made for it: quotas and limits of both control-group versions, nested, and none."""
 
 import os
 import sys

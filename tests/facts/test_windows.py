@@ -1,4 +1,4 @@
-"""Windows' GPU counters by output in their documented format: bytes by process, and memory spilled to the host."""
+"""Windows' GPU counters by text in their format: bytes by process, and memory spilled to the host."""
 
 from dataclasses import replace
 

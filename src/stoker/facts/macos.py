@@ -1,4 +1,4 @@
-"""The host on macOS: psutil, and sysctl for what psutil lacks. Tested against output in sysctl's format; never
+"""The host on macOS: psutil, and sysctl for what psutil lacks. Tested against text in its format; never
 run on a Mac.
 """
 

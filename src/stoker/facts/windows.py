@@ -1,5 +1,6 @@
-"""The host on Windows, and GPU memory by the system's performance counters. Tested against output in the counters' format;
-never run on Windows.
+"""The host on Windows, and GPU memory by the system's performance counters.
+
+Tested against text in the counters' format; never run on Windows.
 
 Under WDDM the driver does not say which process holds how much, but Windows does, and it alone tells
 dedicated memory (the card's) from shared memory (the host's, over the bus). A run that spills into shared

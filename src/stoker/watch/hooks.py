@@ -182,8 +182,11 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
         observer = _active
-        loader = getattr(self, "_stoker_loader", None)
-        if observer is None or loader is None:
+        if observer is None:
+            return original(self)
+        try:
+            loader = self._stoker_loader
+        except AttributeError:  # made before there was an observer
             return original(self)
         draw, token = observer.begin_draw(loader)
         try:
@@ -198,7 +201,7 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         samples = None
         if told is not None:
             samples = told.samples
-            observer.lines.append(told.line(loader.id))
+            observer.told.append((loader.id, told))
         observer.end_draw(draw, token, count_samples(batch) if samples is None else samples)
         return batch
 

@@ -20,6 +20,10 @@ class Fate(Enum):
     EVALUATED = 2
 
 
+# An enum's member costs a look-up each time; these are on the path of every step.
+_OPEN, _FED = Fate.OPEN, Fate.FED
+
+
 @dataclass(slots=True, eq=False)
 class Loader:
     """A loader that was drawn from."""
@@ -52,23 +56,15 @@ class Draw:
     background: bool
     ns: int = 0
     samples: int | None = None
-    fate: Fate = Fate.OPEN
+    fate: Fate = _OPEN
     forward_seen: bool = False
 
     @property
     def waits(self) -> bool:
         """Whether the time in it was spent waiting for a batch that reaches a step."""
-        if self.fate is Fate.OPEN:
+        if self.fate is _OPEN:
             return self.loader.trains
-        return self.fate is Fate.FED
-
-    def settle(self, fate: Fate) -> None:
-        """Decide what became of it."""
-        self.fate = fate
-        if fate is Fate.FED:
-            self.loader.fed += 1
-        else:
-            self.loader.evaluated += 1
+        return self.fate is _FED
 
 
 class Loaders:
@@ -109,55 +105,59 @@ class Loaders:
     def draw(self, loader: Loader, *, background: bool, evaluating: bool) -> Draw:
         """A `next()` begins."""
         last = loader.last
-        if last is not None and last.fate is Fate.OPEN and last.forward_seen:
-            self._settle(last, Fate.EVALUATED)
+        if last is not None and last.forward_seen and last.fate is _OPEN:
+            self._evaluated(last)
         draw = Draw(loader, loader.startup, background)
         if evaluating:
-            draw.settle(Fate.EVALUATED)
+            draw.fate = Fate.EVALUATED
+            loader.evaluated += 1
         if background:
             loader.background = self.in_background = True
         return draw
 
     def drawn(self, draw: Draw, samples: int | None) -> None:
         """The `next()` gave a batch."""
-        draw.samples = samples
         loader = draw.loader
+        draw.samples = samples
         loader.startup = False
+        loader.drawn += 1
         loader.last = draw
         self._newest = loader
         self._answered = None
-        loader.drawn += 1
-        if draw.fate is Fate.OPEN:
+        if draw.fate is _OPEN:
             self._open.append(draw)
 
     def forward_without_gradients(self) -> None:
         """The model ran for its answer alone: on what is next of the loader that was drawn from last."""
         for draw in self._open:
             if draw.loader is self._newest:
-                self._settle(draw, Fate.EVALUATED)
+                self._evaluated(draw)
                 self._answered = draw
                 return
 
     def forward(self) -> None:
         """The model ran with gradients on."""
         answered = self._answered
-        if answered is not None and all(draw.loader is answered.loader for draw in self._open):
-            # First for its answer, then to train on the same batch: self-distillation, target networks.
-            answered.fate = Fate.OPEN
-            answered.loader.evaluated -= 1
-            self._open.insert(0, answered)
-        self._answered = None
+        if answered is not None:
+            self._answered = None
+            if all(draw.loader is answered.loader for draw in self._open):
+                # First for its answer, then to train on the same batch: self-distillation, target networks.
+                answered.fate = _OPEN
+                answered.loader.evaluated -= 1
+                self._open.insert(0, answered)
         for draw in self._open:
             draw.forward_seen = True
 
     def backward(self) -> None:
         """What was drawn has reached a step."""
         for draw in self._open:
-            draw.settle(Fate.FED)
+            draw.fate = _FED
+            draw.loader.fed += 1
         self._open.clear()
 
-    def _settle(self, draw: Draw, fate: Fate) -> None:
-        draw.settle(fate)
+    def _evaluated(self, draw: Draw) -> None:
+        draw.fate = Fate.EVALUATED
+        draw.loader.evaluated += 1
         if draw in self._open:
             self._open.remove(draw)
 

@@ -1,7 +1,7 @@
 """One run's observer: what the hooks tell of the training thread becomes parts, and parts steps.
 
 The hooks call this on the training thread, so each method does little. What is ready goes to `done`
-and `lines`, which the recorder's thread empties.
+and `told`, which the recorder's thread empties.
 """
 
 import threading
@@ -20,9 +20,10 @@ from stoker.watch.part import Part, pack
 from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
 from stoker.watch.roots import Roots
 from stoker.watch.timeline import Device, Event, Timeline
-from stoker.watch.workers import Mailbox
+from stoker.watch.workers import Mailbox, Told
 
 get_ident = threading.get_ident
+_gradients = torch.is_grad_enabled
 # How often the roots are looked for at once, and how deep.
 _SEARCHES = 6
 _COMPUTING = (FORWARD, BACKWARD)
@@ -47,7 +48,7 @@ class Observer:
         self.roots = Roots(self.timed_call)
         self.cycle: Cycle[Part] = Cycle()
         self.done: deque[list[Part]] = deque()
-        self.lines: deque[str] = deque()
+        self.told: deque[tuple[int, Told]] = deque()
         self.updates = 0
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._known: set[int] = set()
@@ -73,13 +74,15 @@ class Observer:
     def begin_draw(self, loader: Loader) -> tuple[Draw, int]:
         """The loop stands in `next()`."""
         here = get_ident() == self.thread
-        evaluating = here and not torch.is_grad_enabled()
+        evaluating = here and not _gradients()
         draw = self.loaders.draw(loader, background=not here, evaluating=evaluating)
         if not here or evaluating:
             return draw, 0
         if self._roots_stale:
             self.find_roots()
-        return draw, self._enter_draw()
+        if not self._begun:
+            self._begin()
+        return draw, self.timeline.enter(DRAW)
 
     def end_draw(self, draw: Draw, token: int, samples: int | None) -> None:
         """`next()` gave a batch of so many samples."""
@@ -102,13 +105,11 @@ class Observer:
         loader.epochs += 1
         loader.drawn = 0
         draw = Draw(loader, True, False)
-        here = get_ident() == self.thread
-        return draw, self._enter_draw() if here and torch.is_grad_enabled() else 0
-
-    def _enter_draw(self) -> int:
+        if get_ident() != self.thread or not torch.is_grad_enabled():
+            return draw, 0
         if not self._begun:
             self._begin()
-        return self.timeline.enter(DRAW)
+        return draw, self.timeline.enter(DRAW)
 
     def blocked(self) -> int:
         """The training thread blocks on another thread; with a loader there, that is waiting for data."""
@@ -135,7 +136,7 @@ class Observer:
         """A root module is called."""
         if get_ident() != self.thread or self.timeline.current in _COMPUTING:
             return call(*args, **kwargs)
-        if not torch.is_grad_enabled():
+        if not _gradients():
             self.loaders.forward_without_gradients()
             return call(*args, **kwargs)
         self.loaders.forward()

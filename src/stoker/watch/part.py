@@ -43,18 +43,17 @@ def pack(
     side_copies: list[tuple[Event, Event]] | None = None,
 ) -> Part:
     """Put a part together. Draws whose fate is open go with their loader's."""
-    startup = 0
     samples = loader = _NONE
     for draw in draws:
-        waits = draw.waits
-        totals[WAIT if waits else OTHER] += draw.ns
-        if waits:
-            if draw.startup:
-                startup += draw.ns
-            loader = draw.loader.id
-            if draw.samples is not None:
-                samples = draw.samples + max(0, samples)
-    totals[DRAW] = startup
+        if not draw.waits:
+            totals[OTHER] += draw.ns
+            continue
+        totals[WAIT] += draw.ns
+        if draw.startup:
+            totals[DRAW] += draw.ns  # its place is free now: the numbers end with the start-up's share
+        loader = draw.loader.id
+        if draw.samples is not None:
+            samples = draw.samples if samples == _NONE else samples + draw.samples
     numbers = _NUMBERS.pack(unix, samples, loader, *totals)
     if not marks:
         return numbers

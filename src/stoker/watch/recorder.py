@@ -103,9 +103,10 @@ class Recorder:
                 time.sleep(0)
 
     def _write_batches(self) -> None:
-        lines = self._observer.lines
-        for count in range(len(lines)):
-            line = lines.popleft()
+        told = self._observer.told
+        for count in range(len(told)):
+            loader, batch_told = told.popleft()
+            line = batch_told.line(loader)
             self._writer.add("batches", line)
             if count < _LOOKED_AT:
                 batch = Batch(**json.loads(line))

@@ -48,7 +48,7 @@ class Session:
     >>> session.start(); ...; session.finish("done")                           # doctest: +SKIP
     """
 
-    def __init__(self, plan: Plan, view: Any = None) -> None:
+    def __init__(self, plan: Plan, view: Any = None, sampler: Sampler | None = None) -> None:
         self.plan = plan
         self.rank = _env_int("RANK", 0) if plan.rank is None else plan.rank
         self.local_rank = _env_int("LOCAL_RANK", 0) if plan.local_rank is None else plan.local_rank
@@ -61,7 +61,8 @@ class Session:
         self.observer = Observer()
         self.tally = Tally()
         self.writer = Writer(self.folder, self.rank)
-        self._sampler = Sampler()
+        self._sampler = sampler or Sampler()
+        self._own_sampler = sampler is None
         self.view = view
         self.recorder = Recorder(
             self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick
@@ -88,7 +89,8 @@ class Session:
         self.recorder.stop()
         self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)
         self.writer.close()
-        self._sampler.close()
+        if self._own_sampler:
+            self._sampler.close()
         if self.view is not None:
             self.view.finish(self)
 

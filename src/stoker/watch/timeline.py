@@ -139,10 +139,19 @@ class Timeline:
 
     def leave_draw(self, depth: int) -> int:
         """End a draw; the nanoseconds that it took by itself."""
-        self.leave(depth)
-        if self.marks:
-            self.marks[-2] = DRAWN
-        spent, self.totals[DRAW] = self.totals[DRAW], 0
+        stack = self._stack
+        if depth > len(stack):
+            return 0
+        now = perf_counter_ns()
+        totals = self.totals
+        totals[self.current] += now - self.since
+        self.since = now
+        if self.device is not None:
+            self._mark(DRAWN, reuse=False)
+        self.current = stack[depth - 1]
+        del stack[depth - 1 :]
+        spent, totals[DRAW] = totals[DRAW], 0
+        self.cost_ns += perf_counter_ns() - now
         return spent
 
     def disown_last(self, phase: int, spent_before: int) -> None:

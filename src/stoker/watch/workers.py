@@ -10,7 +10,6 @@ import io
 import multiprocessing.queues
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -40,20 +39,22 @@ class WorkerSpec:
     stateful: bool = False
 
 
-@dataclass(slots=True)
 class Told:
     """What was told of one batch, and what happened to it on the way."""
 
-    samples: int | None
-    text: str
-    handoff_ns: int | None = None
-    pin_ns: int | None = None
+    __slots__ = ("handoff_ns", "pin_ns", "samples", "text")
+
+    def __init__(self, samples: int | None, text: bytes, handoff_ns: int | None = None) -> None:
+        self.samples = samples
+        self.text = text
+        self.handoff_ns = handoff_ns
+        self.pin_ns: int | None = None
 
     def line(self, loader: int) -> str:
         """The batch as one line of `batches.jsonl` holds it."""
         handoff = "null" if self.handoff_ns is None else f"{self.handoff_ns / 1e9:.7f}"
         pin = "null" if self.pin_ns is None else f"{self.pin_ns / 1e9:.7f}"
-        return f'{{"loader":{loader},{self.text},"handoff":{handoff},"pin":{pin}}}'
+        return f'{{"loader":{loader},{self.text.decode()},"handoff":{handoff},"pin":{pin}}}'
 
 
 # --- in the worker -------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class _TellingPickler(ForkingPickler):
             told = _this_worker.waiting.pop(0)
             if told is not None:
                 info = torch_worker.get_worker_info()
-                text = f'"worker":{"null" if info is None else info.id},"seq":{obj[0]},{told.text}'.encode()
+                text = f'"worker":{"null" if info is None else info.id},"seq":{obj[0]},'.encode() + told.text
                 samples = -1 if told.samples is None else told.samples
                 spent = perf_counter_ns() - started
                 buffer.write(text)
@@ -208,7 +209,7 @@ def _tell(told: Told | None) -> None:
     if _this_worker.iterator is not None:
         _this_worker.waiting.append(told)
     elif told is not None:
-        told.text = f'"worker":null,"seq":{next(_fetches)},{told.text}'
+        told.text = b'"worker":null,"seq":%d,' % next(_fetches) + told.text
         _fetched_here.told = told
 
 
@@ -237,14 +238,14 @@ def _told(cost: Cost, started: float) -> Told:
     """The cost as the middle of a JSON line: made once, where the batch was made, and never parsed."""
     read, transform = cost.split()
     calls = ",".join(f'"{call}":{times}' for call, times in cost.calls.items())
-    return Told(
-        cost.samples,
+    text = (
         f'"t":{started:.6f},"samples":{_or_null(cost.samples)},"read":{read / 1e9:.7f},'
         f'"transform":{transform / 1e9:.7f},"collate":{cost.collate / 1e9:.7f},"cpu":{cost.cpu / 1e9:.7f},'
         f'"queued":{"null" if cost.queued is None else f"{cost.queued / 1e9:.7f}"},'
         f'"bytes":{_or_null(cost.bytes)},"disk":{_or_null(cost.disk)},"faults":{_or_null(cost.faults)},'
-        f'"calls":{{{calls}}}',
+        f'"calls":{{{calls}}}'
     )
+    return Told(cost.samples, text.encode())
 
 
 def _or_null(value: int | None) -> str:
@@ -258,12 +259,15 @@ class Mailbox:
     """Where tellings wait between their arrival and the `next()` that hands the batch out."""
 
     def __init__(self) -> None:
-        self._by_iterator: dict[int, OrderedDict[int, Told]] = {}
+        self._by_iterator: dict[int, dict[int, Told]] = {}
         self._last = threading.local()
 
     def receive(self, iterator: int, seq: int, told: Told) -> None:
         """A batch arrived with its telling."""
-        self._by_iterator.setdefault(iterator, OrderedDict())[seq] = told
+        waiting = self._by_iterator.get(iterator)
+        if waiting is None:
+            waiting = self._by_iterator[iterator] = {}
+        waiting[seq] = told
         self._last.told = told
 
     def pinned(self, nanoseconds: int) -> None:
@@ -278,8 +282,8 @@ class Mailbox:
         if not waiting:
             return None
         told = waiting.pop(seq, None)
-        # Not that one: out of order, as in_order=False asks.
-        return waiting.popitem(last=False)[1] if told is None else told
+        # Not that one: out of order, as in_order=False asks. The oldest, then.
+        return waiting.pop(next(iter(waiting))) if told is None else told
 
     def forget(self, iterator: int) -> None:
         """An epoch begins: what was prefetched and never handed out is nobody's."""
@@ -301,7 +305,8 @@ class ReadingPickler(ForkingPickler):
             unpickled = perf_counter_ns() - started
             end = len(buffer) - _HEAD.size
             iterator, samples, pickled, size, _ = _HEAD.unpack_from(buffer, end)
-            text = bytes(buffer[end - size : end]).decode()
-            told = Told(None if samples < 0 else samples, text, pickled + unpickled)
+            told = Told(
+                None if samples < 0 else samples, bytes(buffer[end - size : end]), pickled + unpickled
+            )
             mailbox.receive(iterator, obj[0], told)
         return obj
