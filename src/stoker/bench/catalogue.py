@@ -11,7 +11,11 @@ from stoker.bench.result import Result, write_result
 from stoker.errors import UsageError
 
 # Name to the module that measures it; imported only when asked for.
-BENCHES = {"overhead": "stoker.bench.overhead", "truth": "stoker.bench.truth"}
+BENCHES = {
+    "overhead": "stoker.bench.overhead",
+    "truth": "stoker.bench.truth",
+    "holders": "stoker.bench.holders",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

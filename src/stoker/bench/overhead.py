@@ -5,8 +5,8 @@ One loop (`loops/overhead.py`: 158 modules, AdamW, a DataLoader with 2 workers) 
 bare step really took stands in the figures. Measured in two ways:
 
 toggle
-    One process, observation switched on and off in turns, each stretch with workers of its own, which
-    measure their batches while it is on (`toggle.py` says why one process). `us_per_step` is this.
+    One process, observation switched on and off in many short turns (`toggle.py` says how and why).
+    `us_per_step` is this.
 process
     Each turn a fresh process: bare, under `stoker run`, under `traceml run`, bare again. This is how a
     tool is really used, the only way that TraceML can be measured by, and the check on the first:
@@ -15,8 +15,8 @@ process
 
 An overhead is a stretch's time per step less that of the bare stretches before and after it; the
 figure is the median of these differences, `_low` and `_high` its 95% bootstrap interval. The headline
-`us_per_step` is at 10 ms: there what is paid by the second (the recorder, the counters) weighs ten
-times as much on a step as at 1 ms, and the interval is still narrow, unlike at 100 ms.
+`us_per_step` is at 10 ms: there what is paid by the second (the counters) weighs ten times as much on
+a step as at 1 ms, and the interval is still narrow, unlike at 100 ms.
 `cpu_us_…` are the same differences in CPU time, of the training thread, of the process's other threads
 and of the workers: they tell where the cost arises, also where a spare core hides it. `others_cores_…`
 is how many cores other processes had meanwhile: a figure measured on a busy machine is the machine's.
@@ -50,10 +50,9 @@ from stoker.errors import BenchFailed, UsageError
 SIZES = (1, 10, 100)
 # Of the time given, for the toggle; the rest goes to processes, most of whose time is starting up.
 _TOGGLE_SHARE = 0.45
-# Whole seconds at the usual budget: as many of the recorder's rounds in each stretch as in any other.
-_STRETCH = 1.0
-_STRETCH_PER_BUDGET = 1 / 200
-_SHORTEST_STRETCH = 0.2
+# Seconds: short against the drift of a shared machine's speed, and as long as between two of the
+# recorder's rounds.
+_STRETCH = 0.5
 _CHILD_LIMIT = 300.0
 # A twentieth of a machine with 2 cores, on which less than a hundredth of a step is to be told apart.
 _BUSY = 0.1
@@ -81,12 +80,11 @@ def _devices(asked: str) -> list[str]:
 
 def _measure_on(device: str, sizes: Sequence[int], options: Options) -> Result:
     began = time.monotonic()
-    stretch = min(_STRETCH, max(_SHORTEST_STRETCH, options.seconds * _STRETCH_PER_BUDGET))
     runs: list[dict[str, Any]] = []
     peer = _find_traceml(options)
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
         bench = _Bench(device=device, folder=Path(folder), peer=peer if isinstance(peer, Peer) else None)
-        about, toggled = bench.toggle(sizes, options.seconds * _TOGGLE_SHARE, stretch)
+        about, toggled = bench.toggle(sizes, options.seconds * _TOGGLE_SHARE, _STRETCH)
         runs += toggled
         runs += bench.processes(about["plans"], options.seconds - (time.monotonic() - began))
     if isinstance(peer, str):

@@ -1,9 +1,11 @@
 """The child that switches observation on and off in one process: `python -m stoker.bench.toggle`.
 
 Two processes that run the same code differ by a percent or two for as long as they live, by where
-their memory happened to lie; that is more than what is to be measured. One process compared with
-itself does not have that error. Each stretch starts workers of its own, so those of an observed
-stretch measure their batches and those of a bare one do not.
+their memory happened to lie, and a shared machine's speed drifts from second to second; either is more
+than what is to be measured. So one process is compared with itself, in many short turns. Each way has
+a loader of its own whose workers live on: those of the observed one measure their batches, those of the
+bare one do not. What the recorder's thread would do beside the loop is done here at the end of each
+observed stretch, inside its time: charged in full, though a spare core would have hidden most of it.
 """
 
 import argparse
@@ -11,7 +13,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +23,7 @@ import torch
 from stoker.bench.children import say
 from stoker.bench.loops.overhead import WORKERS, Loop
 from stoker.bench.turns import rounds
-from stoker.facts.sample import Sampler
+from stoker.watch import hooks
 from stoker.watch.live import LiveView
 from stoker.watch.session import Plan, Session
 
@@ -28,42 +31,45 @@ from stoker.watch.session import Plan, Session
 _FEWEST_PAIRS = 3
 
 
-class _Stretch(Session):
-    """A session for one stretch, with what a run does once left out of every stretch.
-
-    A sampler's first reading walks every mapping of the processes (PSS and USS) and the next thirty
-    seconds' readings do not; the facts of the machine (some 40 ms) are taken once a run. Charged to a
-    stretch of a second, either would look like hundreds of microseconds a step.
-    """
-
-    def _take_facts(self) -> None:
-        self.facts = {"unavailable": "taken once a run, and this is a stretch of one"}
-
-
 class Toggle:
     """Measures stretches of one loop, bare and observed."""
 
     def __init__(self, device: str, folder: Path) -> None:
         self.loop = Loop(device)
-        self._folder = folder
-        self._sampler = Sampler()
         # The view is drawn as for a run whose stderr is no terminal, and goes nowhere.
-        self._nowhere = os.open(os.devnull, os.O_WRONLY)
-        self._stretches = 0
+        view = LiveView(os.open(os.devnull, os.O_WRONLY))
+        self._session = Session(Plan(name="overhead", root=folder, run_id="toggle"), view)
+        self._bare: Any = iter(self.loop.loader)
+        with self._observing():
+            self._observed: Any = iter(self.loop.loader)
 
     def stretch(self, kind: str, *, pad: int, warm: int, steps: int) -> dict[str, Any]:
         """One stretch: what it measured, and what the observer saw of it."""
         if kind == "bare":
-            return {"kind": kind, **self.loop.measure(pad=pad, warm=warm, steps=steps)}
-        self._stretches += 1
-        plan = Plan(name="overhead", root=self._folder, run_id=f"stretch{self._stretches}")
-        session = _Stretch(plan, LiveView(self._nowhere), self._sampler)
-        session.start()
+            return {"kind": kind, **self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._bare)}
+        observer = self._session.observer
+        before = observer.updates
+        with self._observing():
+            measured = self.loop.measure(
+                pad=pad, warm=warm, steps=steps, batches=self._observed, at_end=self._record
+            )
+        return {"kind": kind, **measured, "seen_steps": observer.updates - before}
+
+    @contextmanager
+    def _observing(self) -> Iterator[None]:
+        observer = self._session.observer
+        hooks.install(observer)
+        observer.roots.set([self.loop.model])
+        observer.roots.fixed = True
+        observer.timeline.restart()
         try:
-            measured = self.loop.measure(pad=pad, warm=warm, steps=steps)
+            yield
         finally:
-            session.finish("done")
-        return {"kind": kind, **measured, "seen_steps": session.observer.updates, "told": session.overhead()}
+            hooks.uninstall()
+
+    def _record(self) -> None:
+        self._session.recorder.write_round()
+        self._session.view.tick(self._session)
 
     def calibrate(self, sizes: Sequence[int], stretch: float) -> dict[str, dict[str, int]]:
         """How much padding makes a bare step last so many milliseconds, and how many steps a stretch has."""
@@ -75,16 +81,13 @@ class Toggle:
             wanted = size / 1e3
             pad = max(0, round((wanted - base) / unit)) if unit > 0 else 0
             real = base
-            if (
-                pad
-            ):  # padding among real steps costs another sum than padding alone: once more by what it gave
+            if pad:  # among real steps padding costs another sum than alone: once more, by what it gave
                 real = self._step_seconds(pad=pad, warm=4, steps=max(4, int(0.5 / wanted)))
                 pad = max(1, round(pad * (wanted - base) / max(real - base, 1e-5)))
                 real = wanted
-            # Whole cycles of the workers. A stretch of whole seconds holds as many rounds of the
-            # recorder as a run of any length does; the ones before it belong to the warm-up.
+            # Whole cycles of the workers. The warm-up empties the queue that filled during the other's turn.
             steps = max(4, round(stretch / real / WORKERS) * WORKERS)
-            plans[f"{size}ms"] = {"pad": pad, "warm": max(4, steps // 2), "steps": steps}
+            plans[f"{size}ms"] = {"pad": pad, "warm": 3 * WORKERS, "steps": steps}
         return plans
 
     def _step_seconds(self, *, pad: int, warm: int, steps: int) -> float:

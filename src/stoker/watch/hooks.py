@@ -58,7 +58,7 @@ def install(observer: Observer) -> None:
         os.register_at_fork(after_in_child=_forget)
         _forked_once = True
     _hook_loaders()
-    _hook_training()
+    _hook_training(observer)
     _hook_threads()
     if torch.accelerator.is_available():
         _hook_copies()
@@ -200,7 +200,7 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             told = fetched_here()
         samples = None
         if told is not None:
-            samples = told.samples
+            samples = told[0]
             observer.told.append((loader.id, told))
         observer.end_draw(draw, token, count_samples(batch) if samples is None else samples)
         return batch
@@ -246,10 +246,10 @@ def _observed_pin(original: Callable[..., Any]) -> Callable[..., Any]:
 # --- forward (through its optimizers), backward, update ---------------------------------------------------
 
 
-def _hook_training() -> None:
+def _hook_training(observer: Observer) -> None:
     _replace(Optimizer, "__init__", _observed_optimizer_init)
-    before = register_optimizer_step_pre_hook(_before_step)
-    after = register_optimizer_step_post_hook(_after_step)
+    before = register_optimizer_step_pre_hook(observer.before_step)
+    after = register_optimizer_step_post_hook(observer.after_step)
     _undo.extend((before.remove, after.remove))
     _replace(torch.amp.GradScaler, "step", _observed_scaler_step)
     _replace(torch.autograd, "backward", _observed_backward)
@@ -267,37 +267,6 @@ def _observed_optimizer_init(original: Callable[..., None]) -> Callable[..., Non
     return __init__
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
-    observer = _active
-    if observer is None:
-        return None
-    observer.begin_update(optimizer)
-    # A closure (LBFGS's; Lightning's whole training step) is the loop's own code: what it does beside
-    # forward and backward is `other`, as it is in a plain loop.
-    if callable(kwargs.get("closure")):
-        return args, {**kwargs, "closure": _outside_update(observer, kwargs["closure"])}
-    if len(args) > 1 and callable(args[1]):
-        return (args[0], _outside_update(observer, args[1]), *args[2:]), kwargs
-    return None
-
-
-def _outside_update(observer: Observer, closure: Callable[[], Any]) -> Callable[[], Any]:
-    @wraps(closure, updated=())
-    def timed() -> Any:
-        token = observer.enter_other()
-        try:
-            return closure()
-        finally:
-            observer.leave(token)
-
-    return timed
-
-
-def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if _active is not None:
-        _active.end_update(optimizer)
-
-
 def _observed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -308,7 +277,7 @@ def _observed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(self, optimizer, *args, **kwargs)
         finally:
-            _active.end_update(optimizer)
+            _active.after_step(optimizer)
 
     return step
 
@@ -323,7 +292,8 @@ def _observed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(*args, **kwargs)
         finally:
-            observer.leave(token)
+            if token:
+                observer.timeline.leave(token)
 
     return backward
 

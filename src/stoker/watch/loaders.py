@@ -47,17 +47,18 @@ class Loader:
         return self.fed >= self.evaluated
 
 
-@dataclass(slots=True, eq=False)
 class Draw:
     """One `next()` (or `iter()`) on a loader, and the time that it took the training thread."""
+
+    __slots__ = ("background", "fate", "forward_seen", "loader", "ns", "samples", "startup")
 
     loader: Loader
     startup: bool
     background: bool
-    ns: int = 0
-    samples: int | None = None
-    fate: Fate = _OPEN
-    forward_seen: bool = False
+    ns: int
+    samples: int | None
+    fate: Fate
+    forward_seen: bool
 
     @property
     def waits(self) -> bool:
@@ -67,15 +68,23 @@ class Draw:
         return self.fate is _FED
 
 
+def begin(loader: Loader, *, startup: bool = False, background: bool = False) -> Draw:
+    """A draw whose fate is open. A function and not `__init__`, so that the hot path can do without it."""
+    draw = Draw()
+    draw.loader, draw.startup, draw.background = loader, startup, background
+    draw.ns, draw.samples, draw.fate, draw.forward_seen = 0, None, _OPEN, False
+    return draw
+
+
 class Loaders:
     """All loaders of a run, by identity, and the draws whose fate is open."""
 
     def __init__(self) -> None:
         self.all: list[Loader] = []
         self._by_key: dict[int, tuple[weakref.ref[Any] | None, Loader]] = {}
-        self._open: list[Draw] = []
-        self._newest: Loader | None = None
-        self._answered: Draw | None = None
+        self.open: list[Draw] = []
+        self.newest: Loader | None = None
+        self.answered: Draw | None = None
         self.in_background = False
 
     def of(self, source: Any) -> Loader:
@@ -106,8 +115,8 @@ class Loaders:
         """A `next()` begins."""
         last = loader.last
         if last is not None and last.forward_seen and last.fate is _OPEN:
-            self._evaluated(last)
-        draw = Draw(loader, loader.startup, background)
+            self.settle_as_evaluated(last)  # back for more after a forward without a backward
+        draw = begin(loader, startup=loader.startup, background=background)
         if evaluating:
             draw.fate = Fate.EVALUATED
             loader.evaluated += 1
@@ -122,44 +131,45 @@ class Loaders:
         loader.startup = False
         loader.drawn += 1
         loader.last = draw
-        self._newest = loader
-        self._answered = None
+        self.newest = loader
+        self.answered = None
         if draw.fate is _OPEN:
-            self._open.append(draw)
+            self.open.append(draw)
 
     def forward_without_gradients(self) -> None:
         """The model ran for its answer alone: on what is next of the loader that was drawn from last."""
-        for draw in self._open:
-            if draw.loader is self._newest:
-                self._evaluated(draw)
-                self._answered = draw
+        for draw in self.open:
+            if draw.loader is self.newest:
+                self.settle_as_evaluated(draw)
+                self.answered = draw
                 return
 
     def forward(self) -> None:
         """The model ran with gradients on."""
-        answered = self._answered
+        answered = self.answered
         if answered is not None:
-            self._answered = None
-            if all(draw.loader is answered.loader for draw in self._open):
+            self.answered = None
+            if all(draw.loader is answered.loader for draw in self.open):
                 # First for its answer, then to train on the same batch: self-distillation, target networks.
                 answered.fate = _OPEN
                 answered.loader.evaluated -= 1
-                self._open.insert(0, answered)
-        for draw in self._open:
+                self.open.insert(0, answered)
+        for draw in self.open:
             draw.forward_seen = True
 
     def backward(self) -> None:
         """What was drawn has reached a step."""
-        for draw in self._open:
+        for draw in self.open:
             draw.fate = _FED
             draw.loader.fed += 1
-        self._open.clear()
+        self.open.clear()
 
-    def _evaluated(self, draw: Draw) -> None:
+    def settle_as_evaluated(self, draw: Draw) -> None:
+        """The batch was for its answer alone."""
         draw.fate = Fate.EVALUATED
         draw.loader.evaluated += 1
-        if draw in self._open:
-            self._open.remove(draw)
+        if draw in self.open:
+            self.open.remove(draw)
 
 
 def _name_of(source: Any) -> str:

@@ -1,7 +1,9 @@
 """One run's observer: what the hooks tell of the training thread becomes parts, and parts steps.
 
-The hooks call this on the training thread, so each method does little. What is ready goes to `done`
-and `told`, which the recorder's thread empties.
+The hooks call this on the training thread, so each method does little, and calls little: between two
+phases of real work a Python call finds none of its code in the cache and takes 1 to 2 us. That is why
+what happens in every step stands here in one piece, where a tidier hand would have made three. What is
+ready goes to `done` and `told`, which the recorder's thread empties.
 """
 
 import threading
@@ -9,13 +11,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from stoker.watch.cycle import Cycle
-from stoker.watch.loaders import Draw, Loader, Loaders
+from stoker.watch.loaders import Draw, Fate, Loader, Loaders, begin
 from stoker.watch.part import Part, pack
 from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
 from stoker.watch.roots import Roots
@@ -27,6 +30,7 @@ _gradients = torch.is_grad_enabled
 # How often the roots are looked for at once, and how deep.
 _SEARCHES = 6
 _COMPUTING = (FORWARD, BACKWARD)
+_OPEN, _FED = Fate.OPEN, Fate.FED
 
 
 class Copy(NamedTuple):
@@ -74,10 +78,14 @@ class Observer:
     def begin_draw(self, loader: Loader) -> tuple[Draw, int]:
         """The loop stands in `next()`."""
         here = get_ident() == self.thread
-        evaluating = here and not _gradients()
-        draw = self.loaders.draw(loader, background=not here, evaluating=evaluating)
-        if not here or evaluating:
-            return draw, 0
+        if not here or not _gradients():
+            return self.loaders.draw(loader, background=not here, evaluating=here), 0
+        last = loader.last
+        if last is not None and last.forward_seen and last.fate is _OPEN:
+            self.loaders.settle_as_evaluated(last)
+        draw = Draw()  # as `loaders.begin` does
+        draw.loader, draw.startup, draw.background = loader, loader.startup, False
+        draw.ns, draw.samples, draw.fate, draw.forward_seen = 0, None, _OPEN, False
         if self._roots_stale:
             self.find_roots()
         if not self._begun:
@@ -104,7 +112,7 @@ class Observer:
         loader.startup = True
         loader.epochs += 1
         loader.drawn = 0
-        draw = Draw(loader, True, False)
+        draw = begin(loader, startup=True)
         if get_ident() != self.thread or not torch.is_grad_enabled():
             return draw, 0
         if not self._begun:
@@ -121,10 +129,6 @@ class Observer:
             self._begin()
         return self.timeline.enter(WAIT)
 
-    def enter_other(self) -> int:
-        """What follows is the loop's own, inside whatever phase."""
-        return self.timeline.enter(OTHER) if get_ident() == self.thread else 0
-
     def leave(self, token: int) -> None:
         """A phase ends."""
         if token:
@@ -139,7 +143,11 @@ class Observer:
         if not _gradients():
             self.loaders.forward_without_gradients()
             return call(*args, **kwargs)
-        self.loaders.forward()
+        loaders = self.loaders
+        if loaders.answered is not None:
+            loaders.forward()
+        for draw in loaders.open:
+            draw.forward_seen = True
         self._forwards += 1
         if not self._begun:
             self._begin()
@@ -161,7 +169,11 @@ class Observer:
             return 0
         if not self._forwards:
             self._look_deeper()
-        self.loaders.backward()
+        drawn = self.loaders.open
+        for draw in drawn:
+            draw.fate = _FED
+            draw.loader.fed += 1
+        drawn.clear()
         return self.timeline.enter(BACKWARD)
 
     def begin_copy(self) -> "Copy | None":
@@ -194,6 +206,19 @@ class Observer:
 
     # --- updates -----------------------------------------------------------------------------------
 
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """torch calls this before any optimizer's step."""
+        self.begin_update(optimizer)
+        if len(args) == 1 and not kwargs:
+            return None
+        # A closure (LBFGS's; Lightning's whole training step) is the loop's own code: what it does beside
+        # forward and backward is `other`, as it is in a plain loop.
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._outside_update(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._outside_update(args[1]), *args[2:]), kwargs
+        return None
+
     def begin_update(self, optimizer: Any) -> None:
         """An optimizer's step begins, perhaps inside another's."""
         if id(optimizer) not in self._known:  # made before there was an observer
@@ -207,7 +232,7 @@ class Observer:
             self._update_token = self.timeline.enter(UPDATE)
         self._update_depth += 1
 
-    def end_update(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: Any, args: Any = None, kwargs: Any = None) -> None:
         """An optimizer's step has ended; the outermost one's end is where the part ends."""
         if get_ident() != self.thread or self._update_depth == 0:
             return
@@ -217,8 +242,19 @@ class Observer:
         self.timeline.leave(self._update_token)
         if self._capturing is not None:
             self._graph_updates[id(self._capturing)] = id(optimizer)
-            return
-        self._cut(id(optimizer))
+        else:
+            self._cut(id(optimizer))
+
+    def _outside_update(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(closure, updated=())
+        def timed() -> Any:
+            token = self.timeline.enter(OTHER) if get_ident() == self.thread else 0
+            try:
+                return closure()
+            finally:
+                self.leave(token)
+
+        return timed
 
     def replay(self, graph: Any, call: Callable[[], None]) -> None:
         """A CUDA graph is replayed: a step of its own if an update was captured in it."""
@@ -278,9 +314,8 @@ class Observer:
 
     def _cut(self, optimizer: int | str) -> None:
         totals, marks, start = self.timeline.cut()
-        part = pack(time.time(), totals, self._draws, start=start, marks=marks, side_copies=self._side_copies)
-        if self._draws:
-            self._draws = []
+        part = pack(time.time(), totals, self._draws, start, marks, self._side_copies)
+        self._draws = []
         if self._side_copies:
             self._side_copies = []
         self._forwards = 0

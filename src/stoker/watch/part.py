@@ -37,10 +37,9 @@ def pack(
     unix: float,
     totals: list[int],
     draws: Sequence[Draw],
-    *,
-    start: Event | None = None,
-    marks: list[Any] | None = None,
-    side_copies: list[tuple[Event, Event]] | None = None,
+    start: Event | None,
+    marks: list[Any],
+    side_copies: list[tuple[Event, Event]],
 ) -> Part:
     """Put a part together. Draws whose fate is open go with their loader's."""
     samples = loader = _NONE
@@ -64,7 +63,7 @@ def pack(
         marks=marks,
         waits=bytes(draw.waits for draw in timed),
         startups=bytes(draw.startup for draw in timed),
-        side_copies=side_copies or [],
+        side_copies=side_copies,
     )
 
 

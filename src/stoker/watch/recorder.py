@@ -15,13 +15,14 @@ from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Batch
 from stoker.watch.record import Writer
 from stoker.watch.tally import Making, Tally
+from stoker.watch.workers import line_of
 
 _INTERVAL = 0.5
 _SAMPLE_INTERVAL = 1.0
 # Steps made into lines before the interpreter is offered to others: about 10 us each.
 _BITE = 8
-# Batches of a round that the means are made of; up to 128 a second that is all of them.
-_LOOKED_AT = 64
+# Batches of a round that the summary's means are made of: parsing one takes as long as writing ten.
+_LOOKED_AT = 8
 
 
 class Recorder:
@@ -64,12 +65,12 @@ class Recorder:
         self._stop.set()
         self._thread.join(timeout=10)
         self._observer.finish()
-        self._round(final=True)
+        self.write_round(final=True)
 
     def _run(self) -> None:
         try:
             while not self._stop.wait(_INTERVAL):
-                self._round(final=False)
+                self.write_round()
                 if not self._greeted:
                     self._greeted = True
                     self._on_start()
@@ -78,7 +79,8 @@ class Recorder:
         except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
             self.failure = f"recording stopped: {type(error).__name__}: {error}"
 
-    def _round(self, *, final: bool) -> None:
+    def write_round(self, *, final: bool = False) -> None:
+        """Make lines of all that is ready, and read the counters where it is time."""
         self._write_steps(final=final)
         self._write_batches()
         now = time.monotonic()
@@ -106,10 +108,8 @@ class Recorder:
         told = self._observer.told
         for count in range(len(told)):
             loader, batch_told = told.popleft()
-            line = batch_told.line(loader)
+            line = line_of(loader, batch_told)
             self._writer.add("batches", line)
             if count < _LOOKED_AT:
                 batch = Batch(**json.loads(line))
                 self.making.setdefault(batch.loader, Making()).add(batch)
-                if count % _BITE == _BITE - 1:
-                    time.sleep(0)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class Roots:

@@ -43,8 +43,13 @@ class Tally:
         if step.samples is not None:
             self.samples = (self.samples or 0) + step.samples
         self.waits_known |= step.wait is not None
-        for name in PHASES:
-            self.by_phase[name] += getattr(step, name) or 0.0
+        by_phase = self.by_phase
+        by_phase["wait"] += step.wait or 0.0
+        by_phase["copy"] += step.copy
+        by_phase["forward"] += step.forward
+        by_phase["backward"] += step.backward
+        by_phase["update"] += step.update
+        by_phase["other"] += step.other
         self._recent.append(step)
 
     @property

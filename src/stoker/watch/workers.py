@@ -17,7 +17,7 @@ from importlib import import_module
 from itertools import count
 from multiprocessing.reduction import ForkingPickler
 from time import perf_counter_ns, time
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils import worker as torch_worker
@@ -39,22 +39,19 @@ class WorkerSpec:
     stateful: bool = False
 
 
-class Told:
-    """What was told of one batch, and what happened to it on the way."""
+# What was told of one batch: [samples, text, nanoseconds of hand-off, nanoseconds of pinning]. A list, since
+# it is made on the training thread for every batch.
+Told: TypeAlias = list[Any]
 
-    __slots__ = ("handoff_ns", "pin_ns", "samples", "text")
 
-    def __init__(self, samples: int | None, text: bytes, handoff_ns: int | None = None) -> None:
-        self.samples = samples
-        self.text = text
-        self.handoff_ns = handoff_ns
-        self.pin_ns: int | None = None
-
-    def line(self, loader: int) -> str:
-        """The batch as one line of `batches.jsonl` holds it."""
-        handoff = "null" if self.handoff_ns is None else f"{self.handoff_ns / 1e9:.7f}"
-        pin = "null" if self.pin_ns is None else f"{self.pin_ns / 1e9:.7f}"
-        return f'{{"loader":{loader},{self.text.decode()},"handoff":{handoff},"pin":{pin}}}'
+def line_of(loader: int, told: Told) -> str:
+    """The batch as one line of `batches.jsonl` holds it."""
+    _, text, handoff, pin = told
+    return (
+        f'{{"loader":{loader},{text.decode()},'
+        f'"handoff":{"null" if handoff is None else f"{handoff / 1e9:.7f}"},'
+        f'"pin":{"null" if pin is None else f"{pin / 1e9:.7f}"}}}'
+    )
 
 
 # --- in the worker -------------------------------------------------------------------------------
@@ -121,8 +118,8 @@ class _TellingPickler(ForkingPickler):
             told = _this_worker.waiting.pop(0)
             if told is not None:
                 info = torch_worker.get_worker_info()
-                text = f'"worker":{"null" if info is None else info.id},"seq":{obj[0]},'.encode() + told.text
-                samples = -1 if told.samples is None else told.samples
+                text = f'"worker":{"null" if info is None else info.id},"seq":{obj[0]},'.encode() + told[1]
+                samples = -1 if told[0] is None else told[0]
                 spent = perf_counter_ns() - started
                 buffer.write(text)
                 buffer.write(_HEAD.pack(_this_worker.iterator, samples, spent, len(text), _MAGIC))
@@ -209,7 +206,7 @@ def _tell(told: Told | None) -> None:
     if _this_worker.iterator is not None:
         _this_worker.waiting.append(told)
     elif told is not None:
-        told.text = b'"worker":null,"seq":%d,' % next(_fetches) + told.text
+        told[1] = b'"worker":null,"seq":%d,' % next(_fetches) + told[1]
         _fetched_here.told = told
 
 
@@ -245,7 +242,7 @@ def _told(cost: Cost, started: float) -> Told:
         f'"bytes":{_or_null(cost.bytes)},"disk":{_or_null(cost.disk)},"faults":{_or_null(cost.faults)},'
         f'"calls":{{{calls}}}'
     )
-    return Told(cost.samples, text.encode())
+    return [cost.samples, text.encode(), None, None]
 
 
 def _or_null(value: int | None) -> str:
@@ -259,26 +256,18 @@ class Mailbox:
     """Where tellings wait between their arrival and the `next()` that hands the batch out."""
 
     def __init__(self) -> None:
-        self._by_iterator: dict[int, dict[int, Told]] = {}
-        self._last = threading.local()
-
-    def receive(self, iterator: int, seq: int, told: Told) -> None:
-        """A batch arrived with its telling."""
-        waiting = self._by_iterator.get(iterator)
-        if waiting is None:
-            waiting = self._by_iterator[iterator] = {}
-        waiting[seq] = told
-        self._last.told = told
+        self.by_iterator: dict[int, dict[int, Told]] = {}
+        self.last = threading.local()
 
     def pinned(self, nanoseconds: int) -> None:
         """The batch that arrived last on this thread was pinned."""
-        told: Told | None = getattr(self._last, "told", None)
+        told: Told | None = getattr(self.last, "told", None)
         if told is not None:
-            told.pin_ns = nanoseconds
+            told[3] = nanoseconds
 
     def take(self, iterator: int, seq: int) -> Told | None:
         """The telling of the batch that was just handed out."""
-        waiting = self._by_iterator.get(iterator)
+        waiting = self.by_iterator.get(iterator)
         if not waiting:
             return None
         told = waiting.pop(seq, None)
@@ -287,7 +276,7 @@ class Mailbox:
 
     def forget(self, iterator: int) -> None:
         """An epoch begins: what was prefetched and never handed out is nobody's."""
-        self._by_iterator.pop(iterator, None)
+        self.by_iterator.pop(iterator, None)
 
 
 class ReadingPickler(ForkingPickler):
@@ -305,8 +294,8 @@ class ReadingPickler(ForkingPickler):
             unpickled = perf_counter_ns() - started
             end = len(buffer) - _HEAD.size
             iterator, samples, pickled, size, _ = _HEAD.unpack_from(buffer, end)
-            told = Told(
-                None if samples < 0 else samples, bytes(buffer[end - size : end]), pickled + unpickled
-            )
-            mailbox.receive(iterator, obj[0], told)
+            known = None if samples < 0 else samples
+            told = [known, bytes(buffer[end - size : end]), pickled + unpickled, None]
+            mailbox.by_iterator.setdefault(iterator, {})[obj[0]] = told
+            mailbox.last.told = told
         return obj
