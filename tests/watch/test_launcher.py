@@ -148,6 +148,8 @@ while True: steps(50)
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell's background job ignores SIGINT, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"

@@ -75,16 +75,15 @@ class Toggle:
         """How much padding makes a bare step last so many milliseconds, and how many steps a stretch has."""
         warm = 50
         base = self._step_seconds(pad=0, warm=warm, steps=100)
-        unit = (self._step_seconds(pad=100, warm=10, steps=20) - base) / 100
+        # By two steps that are long by their padding: on a GPU a little of it hides behind the host.
+        few, many = (1000, 3000) if self.loop.device.type == "cuda" else (100, 200)
+        short, long = (self._step_seconds(pad=pad, warm=10, steps=30) for pad in (few, many))
+        unit = (long - short) / (many - few)
         plans = {}
         for size in sizes:
             wanted = size / 1e3
-            pad = max(0, round((wanted - base) / unit)) if unit > 0 else 0
-            real = base
-            if pad:  # among real steps padding costs another sum than alone: once more, by what it gave
-                real = self._step_seconds(pad=pad, warm=4, steps=max(4, int(0.5 / wanted)))
-                pad = max(1, round(pad * (wanted - base) / max(real - base, 1e-5)))
-                real = wanted
+            pad = max(0, few + round((wanted - short) / unit)) if unit > 0 and wanted > base else 0
+            real = max(base, wanted)
             # Whole cycles of the workers. The warm-up empties the queue that filled during the other's turn.
             steps = max(4, round(stretch / real / WORKERS) * WORKERS)
             plans[f"{size}ms"] = {"pad": pad, "warm": 3 * WORKERS, "steps": steps}

@@ -109,18 +109,19 @@ class Clock:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._began = self._last = 0.0
+        self._began = 0.0
 
     def step_done(self) -> None:
-        """A step was launched, or has ended: it comes to the same over many."""
+        """A step was launched. Both ends of what is timed are where the device has caught up."""
         self._steps += 1
-        self._last = time.perf_counter()
         if self._steps == WARM_UP:
-            self._began = self._last
+            torch.cuda.synchronize()
+            self._began = time.perf_counter()
 
     def shares(self, **beside: float) -> dict[str, float]:
         """Shares of the step, with what else the device did, in milliseconds a step."""
-        step = (self._last - self._began) / (self._steps - WARM_UP) * 1e3
+        torch.cuda.synchronize()
+        step = (time.perf_counter() - self._began) / (self._steps - WARM_UP) * 1e3
         busy = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE, **beside}
         idle = max(0.0, step - sum(busy.values()))
         return {"wait": idle / step, **{name: spent / step for name, spent in busy.items()}}

@@ -1,0 +1,133 @@
+"""Device time is booked on the phase that launched it, by a device that is not there."""
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from stoker.ward.fake_device import FakeDevice
+from stoker.watch import hooks
+from stoker.watch.observer import Observer
+from stoker.watch.part import ready, step_of
+from stoker.watch.phases import Step
+
+FORWARD, BACKWARD, UPDATE = 0.006, 0.009, 0.003
+POINTS = 0.03
+WARM_UP = 3
+
+
+class _Launch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, device: FakeDevice) -> torch.Tensor:
+        ctx.device = device
+        device.launch(FORWARD)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.device.launch(BACKWARD)
+        return grad, None
+
+
+class Net(nn.Module):
+    def __init__(self, device: FakeDevice) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.device = device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Launch.apply(self.layer(x), self.device)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class LaunchSGD(torch.optim.SGD):
+    device: FakeDevice
+
+    def step(self, closure: Any = None) -> Any:
+        self.device.launch(UPDATE)
+        return super().step(closure)
+
+
+class Naps(Dataset[torch.Tensor]):
+    def __init__(self, nap: float) -> None:
+        self.nap = nap
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.nap)
+        return torch.ones(4)
+
+
+def observe(nap: float, *, item: bool, beside: bool = False) -> tuple[list[Step], FakeDevice, float]:
+    """Train on the fake device; the steps as the recorder would resolve them, and how long one took."""
+    device = FakeDevice()
+    observer = Observer()
+    net = Net(device)
+    hooks.install(observer)
+    steps: list[Step] = []
+    began = 0.0
+    try:
+        optimizer = LaunchSGD(net.parameters(), lr=0.1)
+        optimizer.device = device
+        observer.timeline.device = device  # type: ignore[assignment]
+        for x in DataLoader(Naps(nap), batch_size=1):
+            if beside:  # a copy on a side stream, as a prefetcher makes
+                device.beside = True
+                copy = observer.begin_copy()
+                assert copy is not None
+                observer.end_copy(copy, True)
+                device.beside = False
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            optimizer.step()
+            if item or observer.updates == WARM_UP:
+                device.synchronize()
+            if observer.updates == WARM_UP:
+                began = time.perf_counter()
+            while observer.done and ready(observer.done[0]):
+                parts = observer.done.popleft()
+                steps.append(step_of(parts, len(steps), loaders_seen=True, device=device))  # type: ignore[arg-type]
+        device.synchronize()
+        each = (time.perf_counter() - began) / (observer.updates - WARM_UP)
+        steps += [step_of(parts, len(steps), loaders_seen=True, device=device) for parts in observer.done]  # type: ignore[arg-type]
+    finally:
+        hooks.uninstall()
+    return steps, device, each
+
+
+def shares(steps: list[Step]) -> dict[str, float]:
+    kept = steps[WARM_UP:]
+    total = sum(step.seconds for step in kept)
+    return {
+        p: sum(getattr(s, p) or 0 for s in kept) / total for p in ("wait", "forward", "backward", "update")
+    }
+
+
+@pytest.mark.parametrize(
+    ("nap", "item", "beside"),
+    [
+        (0.0, True, False),
+        (0.01, True, False),
+        (0.012, False, False),
+        (0.03, False, False),
+        (0.03, False, True),
+    ],
+)
+def test_the_wait_is_the_devices_idle_time(nap: float, item: bool, beside: bool) -> None:
+    """With a sync the whole nap is idle; without one only what is left of it when the device has run dry."""
+    steps, _, each = observe(nap, item=item, beside=beside)
+    busy = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
+    idle = each - sum(busy.values()) if nap > sum(busy.values()) or (item and nap) else 0.0
+    expected = {p: s / each for p, s in {"wait": idle, **busy}.items()}
+    assert shares(steps) == pytest.approx(expected, abs=POINTS)
+    assert all(step.device is not None for step in steps[1:])
+
+
+def test_events_are_used_again() -> None:
+    """However long the run, no more events are made than a few steps need."""
+    _, device, _ = observe(0.0, item=True)
+    assert device.events_made < 60
