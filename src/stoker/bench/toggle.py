@@ -75,14 +75,20 @@ class Toggle:
         """How much padding makes a bare step last so many milliseconds, and how many steps a stretch has."""
         warm = 50
         base = self._step_seconds(pad=0, warm=warm, steps=100)
-        # By two steps that are long by their padding: on a GPU a little of it hides behind the host.
-        few, many = (1000, 3000) if self.loop.device.type == "cuda" else (100, 200)
-        short, long = (self._step_seconds(pad=pad, warm=10, steps=30) for pad in (few, many))
-        unit = (long - short) / (many - few)
+        unit = (
+            20e-6  # about right for a product on a CPU and a spin on a GPU alike; what it gives corrects it
+        )
         plans = {}
         for size in sizes:
             wanted = size / 1e3
-            pad = max(0, few + round((wanted - short) / unit)) if unit > 0 and wanted > base else 0
+            pad = 0
+            if wanted > base:
+                pad = max(1, round((wanted - base) / unit))
+                for _ in range(3):
+                    # On a GPU some of the padding hides behind the host, so by the whole step, not by what
+                    # was added to it.
+                    real = self._step_seconds(pad=pad, warm=6, steps=max(6, int(0.5 / wanted)))
+                    pad = max(1, round(pad * (wanted - base / 2) / max(real - base / 2, 1e-4)))
             real = max(base, wanted)
             # Whole cycles of the workers. The warm-up empties the queue that filled during the other's turn.
             steps = max(4, round(stretch / real / WORKERS) * WORKERS)
