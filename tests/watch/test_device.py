@@ -62,7 +62,7 @@ class Naps(Dataset[torch.Tensor]):
         return torch.ones(4)
 
 
-def observe(nap: float, *, item: bool, beside: bool = False) -> tuple[list[Step], FakeDevice, float]:
+def observe(nap: float, *, item: bool, beside: bool = False) -> tuple[list[Step], float]:
     """Train on the fake device; the steps as the recorder would resolve them, and how long one took."""
     device = FakeDevice()
     observer = Observer()
@@ -96,7 +96,7 @@ def observe(nap: float, *, item: bool, beside: bool = False) -> tuple[list[Step]
         steps += [step_of(parts, len(steps), loaders_seen=True, device=device) for parts in observer.done]  # type: ignore[arg-type]
     finally:
         hooks.uninstall()
-    return steps, device, each
+    return steps, each
 
 
 def shares(steps: list[Step]) -> dict[str, float]:
@@ -119,15 +119,9 @@ def shares(steps: list[Step]) -> dict[str, float]:
 )
 def test_the_wait_is_the_devices_idle_time(nap: float, item: bool, beside: bool) -> None:
     """With a sync the whole nap is idle; without one only what is left of it when the device has run dry."""
-    steps, _, each = observe(nap, item=item, beside=beside)
+    steps, each = observe(nap, item=item, beside=beside)
     busy = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
     idle = each - sum(busy.values()) if nap > sum(busy.values()) or (item and nap) else 0.0
     expected = {p: s / each for p, s in {"wait": idle, **busy}.items()}
     assert shares(steps) == pytest.approx(expected, abs=POINTS)
     assert all(step.device is not None for step in steps[1:])
-
-
-def test_events_are_used_again() -> None:
-    """However long the run, no more events are made than a few steps need."""
-    _, device, _ = observe(0.0, item=True)
-    assert device.events_made < 60

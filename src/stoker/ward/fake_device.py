@@ -6,7 +6,6 @@ which is what a CUDA event does.
 """
 
 import time
-from collections.abc import Iterable
 
 
 class FakeEvent:
@@ -32,8 +31,6 @@ class FakeDevice:
         self.stream = self.raw_stream = 0
         self.capturing = False
         self.beside = False
-        self.pool: list[FakeEvent] = []
-        self.events_made = 0
         self._free_at = 0.0
 
     def launch(self, seconds: float) -> None:
@@ -45,8 +42,7 @@ class FakeDevice:
         time.sleep(max(0.0, self._free_at - time.perf_counter()))
 
     def new_event(self) -> FakeEvent:
-        """One more event; the pool was empty."""
-        self.events_made += 1
+        """An event, not recorded yet."""
         return FakeEvent()
 
     def record(self, event: FakeEvent, stream: object) -> None:
@@ -57,7 +53,7 @@ class FakeDevice:
         """An event on the stream now."""
         if self.capturing:
             return None
-        event = self.pool.pop() if self.pool else self.new_event()
+        event = self.new_event()
         self.record(event, self.stream)
         return event
 
@@ -74,9 +70,3 @@ class FakeDevice:
 
     def follow(self) -> None:
         """There is one stream only."""
-
-    def give_back(self, events: Iterable[FakeEvent]) -> None:
-        """Events that have been read may be recorded again; one that is read before that gives nonsense."""
-        for event in events:
-            event.at = float("nan")
-            self.pool.append(event)

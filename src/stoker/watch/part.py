@@ -80,14 +80,14 @@ def ready(parts: Sequence[Part]) -> bool:
 
 
 def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: Device | None) -> Step:
-    """The step that these parts make up. Events that were read go back to the device's pool."""
+    """The step that these parts make up."""
     if len(parts) == 1 and isinstance(parts[0], bytes):
         unix, samples, loader, *nanoseconds = _NUMBERS.unpack(parts[0])
     else:
         unix, samples, loader, nanoseconds = _joined(parts)
     wait, copy, forward, backward, update, other, graph, startup = (n / 1e9 for n in nanoseconds)
     extra: dict[str, Any] | None = None
-    by_device = _by_device(parts, device)
+    by_device = _by_device(parts)
     if by_device is not None:
         host = (wait, copy, forward, backward, update, other + graph)
         wait, copy, forward, backward, update, other, graph, startup, beside = by_device
@@ -129,7 +129,7 @@ def _joined(parts: Sequence[Part]) -> tuple[float, int, int, list[int]]:
     return unix, samples, loader, sums
 
 
-def _by_device(parts: Sequence[Part], device: Device | None) -> tuple[float, ...] | None:
+def _by_device(parts: Sequence[Part]) -> tuple[float, ...] | None:
     """Seconds by the device's clock: the phases, graph, start-up, copies beside; None without events."""
     on_device = [part for part in parts if isinstance(part, DevicePart)]
     totals = [0.0] * (DRAW + 1)
@@ -151,14 +151,4 @@ def _by_device(parts: Sequence[Part], device: Device | None) -> tuple[float, ...
             draw += phase == DRAWN
             earlier = event
         beside += sum(begin.elapsed_time(end) for begin, end in part.side_copies) / 1e3
-        if device is not None:
-            device.give_back(_read_events(part))
     return (*totals[: GRAPH + 1], startup, beside) if whole and on_device else None
-
-
-def _read_events(part: DevicePart) -> list[Event]:
-    """Every event of the part, once, but the last mark's, which is where the next part starts."""
-    events = {id(event): event for event in (part.start, *part.marks[1::2])}
-    events |= {id(event): event for pair in part.side_copies for event in pair}
-    events.pop(id(part.marks[-1]), None)
-    return [event for event in events.values() if event is not None]

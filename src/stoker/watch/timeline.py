@@ -8,7 +8,6 @@ host stands in `next()`, both events pass at once and the wait is nothing; if it
 the idle part is left. No event is read here: the recorder does that, later, without a sync.
 """
 
-from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -30,7 +29,12 @@ class Event(Protocol):
 
 
 class Device:
-    """Records events on the training stream, reusing those that have been read."""
+    """Records events on the training stream, each event once.
+
+    Events that had been read used to be recorded again. Beside a side stream some were then read with the
+    time of their next use (a step's `other` came out at minus one step, H200, torch 2.11), by a cause not
+    found; a new event costs a microsecond more and has no next use.
+    """
 
     def __init__(self, index: int) -> None:
         import torch
@@ -39,7 +43,6 @@ class Device:
         self.index = index
         self.stream = torch.cuda.current_stream(index)
         self.raw_stream = self.stream.cuda_stream
-        self.pool: list[Event] = []
         # The subclass's `record` only looks the stream up; 0.3 us less without it.
         self.record: Any = torch._C._CudaEventBase.record
         self.capturing = False
@@ -49,7 +52,7 @@ class Device:
         """An event on the training stream now; None during a graph's capture, which it would spoil."""
         if self.capturing:
             return None
-        event = self.pool.pop() if self.pool else self.new_event()
+        event = self.new_event()
         self.record(event, self.stream)
         return event
 
@@ -57,7 +60,7 @@ class Device:
         """An event on whatever stream is current: for work that goes on beside the training stream."""
         if self.capturing:
             return None
-        event = self.pool.pop() if self.pool else self.new_event()
+        event = self.new_event()
         self.record(event, self._torch.cuda.current_stream(self.index))
         return event
 
@@ -70,12 +73,8 @@ class Device:
         self.stream = self._torch.cuda.current_stream(self.index)
         self.raw_stream = self.stream.cuda_stream
 
-    def give_back(self, events: Iterable[Event]) -> None:
-        """Events that have been read may be recorded again."""
-        self.pool.extend(events)
-
     def new_event(self) -> Event:
-        """One more; the pool was empty."""
+        """An event that times."""
         return self._torch.cuda.Event(enable_timing=True)
 
 
@@ -179,8 +178,7 @@ class Timeline:
         marks = self.marks
         event = (marks[-1] if marks else self.last_event) if reuse else None
         if event is None and not device.capturing:
-            pool = device.pool
-            event = pool.pop() if pool else device.new_event()
+            event = device.new_event()
             device.record(event, device.stream)
         marks.append(phase)
         marks.append(event)
