@@ -225,7 +225,7 @@ def summary(session: "Session", console: Console | None = None) -> None:
         console.print(line, highlight=False)
     overhead = session.overhead()
     console.print(
-        f"observing cost {overhead['hooks_us_per_step']:.0f} us a step on the training thread and "
+        f"observing cost at least {overhead['hooks_us_per_step']:.0f} us a step on the training thread and "
         f"{percent(overhead['recorder_cpu_share'])} of a core beside it",
         highlight=False,
     )
