@@ -91,14 +91,20 @@ def test_standard_input_reaches_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ending", ["sys.exit(3)", "sys.exit('no data')", "raise SystemExit", "os._exit(5)", "None.lr", "1 +"]
+    ("ending", "code"),
+    [
+        ("sys.exit(3)", 3),
+        ("sys.exit('no data')", 1),
+        ("raise SystemExit", 0),
+        ("os._exit(5)", 5),
+        ("None.lr", 1),
+        ("1 +", 1),
+    ],
 )
-def test_it_ends_as_it_would_have(tmp_path: Path, ending: str) -> None:
+def test_it_ends_as_it_would_have(tmp_path: Path, ending: str, code: int) -> None:
     """Exit codes, messages and tracebacks are the same to the letter."""
-    name = script(
-        tmp_path, f"import sys, os, atexit\natexit.register(print, 'at exit')\ndef go():\n  {ending}\ngo()\n"
-    )
-    same(tmp_path, name)
+    text = f"import sys, os, atexit\natexit.register(print, 'at exit')\ndef go():\n  {ending}\ngo()\n"
+    assert same(tmp_path, script(tmp_path, text)).returncode == code
 
 
 def test_a_failure_deep_in_a_step_has_no_frames_of_ours(tmp_path: Path) -> None:
