@@ -75,9 +75,7 @@ class Toggle:
         """How much padding makes a bare step last so many milliseconds, and how many steps a stretch has."""
         warm = 50
         base = self._step_seconds(pad=0, warm=warm, steps=100)
-        unit = (
-            20e-6  # about right for a product on a CPU and a spin on a GPU alike; what it gives corrects it
-        )
+        unit = 20e-6  # right for a nap; what it gives corrects it for a spin
         plans = {}
         for size in sizes:
             wanted = size / 1e3
