@@ -1,9 +1,10 @@
 """One run's observer: what the hooks tell of the training thread becomes parts, and parts steps.
 
-The hooks call this on the training thread, so each method does little, and calls little: between two
-phases of real work a Python call finds none of its code in the cache and takes 1 to 2 us. That is why
-what happens in every step stands here in one piece, where a tidier hand would have made three. What is
-ready goes to `done` and `told`, which the recorder's thread empties.
+The hooks call this on the training thread, so each method does little, and calls little: the same
+hooks that take some 7 us in a loop of their own took about 45 us a step among real work (2 cores,
+torch 2.13), which is put down to code that has left the caches. That is why what happens in every step
+stands here in one piece, where a tidier hand would have made three. What is ready goes to `done` and
+`told`, which the recorder's thread empties.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """What lay between two updates, as the training thread leaves it behind: small, and flat.
 
 A part of a run without a device is a few numbers packed into bytes, which the garbage collector does
-not look at: a run leaves thousands a second, and objects in their place would bring on its full
-collections (200 ms each, measured, in a process that has imported torch).
+not look at: a run may leave thousands a second, and tracked objects in their place bring its collections
+on (none in a bare stretch of 2,100 steps, 44 young ones in an observed one, when they were objects).
 """
 
 import struct

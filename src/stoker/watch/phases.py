@@ -22,8 +22,8 @@ class Step(NamedTuple):
     loader was seen: waiting for data could then not be told from `other`.
     """
 
-    # A tuple, not a dataclass: it is made for every step, beside the training thread, in 0.5 us
-    # where a frozen dataclass takes 3.
+    # A tuple, not a dataclass: it is made for every step, beside the training thread, in 0.28 us where a
+    # frozen dataclass takes 1.2 (2 cores, Python 3.11).
     step: int
     t: float
     samples: int | None

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from stoker.watch.phases import DRAW, DRAWN, OTHER
 
-# One operation takes Python and the dispatcher longer than this, so a gap below it launched nothing and
-# the event before it serves for both of its ends. An event costs 2.8 us to record (H200, torch 2.11).
+# Below this a gap is taken to have launched nothing, and the event before it serves for both of its ends;
+# a kernel launched within it would be booked on the phase that follows. An event costs 2.8 us to record
+# (H200, torch 2.11).
 _TOO_SHORT_TO_LAUNCH_NS = 4_000
 
 
@@ -31,9 +32,9 @@ class Event(Protocol):
 class Device:
     """Records events on the training stream, each event once.
 
-    Events that had been read used to be recorded again. Beside a side stream some were then read with the
-    time of their next use (a step's `other` came out at minus one step, H200, torch 2.11), by a cause not
-    found; a new event costs a microsecond more and has no next use.
+    Events that had been read used to be recorded again. Beside a side stream one was then seen to be read
+    with the time of its next use (a step's `other` came out at minus one step, H200, torch 2.11), by a
+    cause not found. A new event has no next use; what making one costs has not been measured.
     """
 
     def __init__(self, index: int) -> None:
@@ -43,7 +44,7 @@ class Device:
         self.index = index
         self.stream = torch.cuda.current_stream(index)
         self.raw_stream = self.stream.cuda_stream
-        # The subclass's `record` only looks the stream up; 0.3 us less without it.
+        # The subclass's `record` only looks the stream up when none is given.
         self.record: Any = torch._C._CudaEventBase.record
         self.capturing = False
         self._raw_current = torch._C._cuda_getCurrentRawStream
