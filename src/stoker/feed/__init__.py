@@ -1,0 +1,1 @@
+"""Keep the device fed: order, sources, tiers, and the loader over them."""

@@ -1,0 +1,1 @@
+"""Where samples wait. One tier is one file."""
