@@ -6,7 +6,18 @@ StokerError
 │   ├── RecordNotFound               no run record at that place
 │   ├── RecordBroken                 a record that cannot be read
 │   ├── RecordSchemaUnknown          a record written by another version
+│   ├── SourceBroken                 a source's files or samples that cannot be read or put into batches
+│   ├── StateBroken                  a state of an order that cannot be read
+│   ├── OrderChanged                 a resume with another order than the state's
 │   └── NotPermitted                 a file or folder that may not be read or written
+├── SourceChanged                    the data of a source changed while it was in use
+├── StoreError                       an object store did not do what was asked
+│   ├── StoreUnreachable             no usable answer from its endpoint, after all retries
+│   ├── AccessRefused                credentials missing, wrong, or without that right
+│   ├── NoSuchBucket                 no bucket or container of that name
+│   └── NoSuchObject (FileNotFoundError)   no object with that key
+├── StageFailed                      staging ended with files missing
+│   └── NoSpace                      too little room on the disk
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -40,8 +51,52 @@ class RecordSchemaUnknown(UsageError):
     """A record whose schema this version does not know."""
 
 
+class SourceBroken(UsageError):
+    """A source's files or samples that cannot be read or put into batches."""
+
+
+class StateBroken(UsageError):
+    """A state of an order that cannot be read, or that counts what is not there."""
+
+
+class OrderChanged(UsageError):
+    """A resume with another order than the state's: samples would come twice or not at all."""
+
+
 class NotPermitted(UsageError):
     """A file or folder that may not be read or written."""
+
+
+class SourceChanged(StokerError):
+    """The data of a source changed while it was in use."""
+
+
+class StoreError(StokerError):
+    """An object store did not do what was asked."""
+
+
+class StoreUnreachable(StoreError):
+    """No usable answer from an object store's endpoint, after all retries."""
+
+
+class AccessRefused(StoreError):
+    """Credentials that are missing, wrong, or without the right to do this."""
+
+
+class NoSuchBucket(StoreError):
+    """No bucket or container of that name."""
+
+
+class NoSuchObject(StoreError, FileNotFoundError):
+    """No object with that key."""
+
+
+class StageFailed(StokerError):
+    """Staging ended with files missing."""
+
+
+class NoSpace(StageFailed):
+    """Too little room on the disk for what is to be written."""
 
 
 class BenchFailed(StokerError):
