@@ -99,7 +99,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
                 forward=0.2, backward=0.1, update=0.05, other=0.05,
             )
         )  # fmt: skip
-    made.observer.updates = 3
+    made.observer.reader.updates = 3
     yield made
     made.writer.close()
 

@@ -4,14 +4,15 @@ Two processes that run the same code differ by a percent or two for as long as t
 their memory happened to lie, and a shared machine's speed drifts from second to second; either is more
 than what is to be measured. So one process is compared with itself, in many short turns. Each way has
 a loader of its own whose workers live on: those of the observed one measure their batches, those of the
-bare one do not. What the recorder's thread would do beside the loop is done here at the end of each
-observed stretch, inside its time: charged in full, though a spare core would have hidden most of it.
+bare one do not. The recorder's thread runs beside the loop as in any run, on a clock that stands still while
+the loop is bare: its rounds come twice a second of observed time, and fall where they fall.
 """
 
 import argparse
 import json
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,33 @@ from stoker.watch.session import Plan, Session
 _FEWEST_PAIRS = 3
 
 
+class _ObservedTime:
+    """A clock that runs while the loop is observed."""
+
+    def __init__(self) -> None:
+        self._running = threading.Event()
+        self._halted = threading.Event()
+
+    def resume(self) -> None:
+        """The loop is observed from now on."""
+        self._halted.clear()
+        self._running.set()
+
+    def halt(self) -> None:
+        """The loop is bare."""
+        self._running.clear()
+        self._halted.set()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait for so many observed seconds. The run never ends."""
+        while seconds > 0:
+            self._running.wait()
+            began = time.monotonic()
+            self._halted.wait(seconds)
+            seconds -= time.monotonic() - began
+        return False
+
+
 class Toggle:
     """Measures stretches of one loop, bare and observed."""
 
@@ -38,7 +66,10 @@ class Toggle:
         self.loop = Loop(device)
         # The view is drawn as for a run whose stderr is no terminal, and goes nowhere.
         view = LiveView(os.open(os.devnull, os.O_WRONLY))
-        self._session = Session(Plan(name="overhead", root=folder, run_id="toggle"), view)
+        self._clock = _ObservedTime()
+        plan = Plan(name="overhead", root=folder, run_id="toggle")
+        self._session = Session(plan, view, pause=self._clock.pause)
+        self._session.recorder.start()
         self._bare: Any = iter(self.loop.loader)
         with self._observing():
             self._observed: Any = iter(self.loop.loader)
@@ -48,12 +79,12 @@ class Toggle:
         if kind == "bare":
             return {"kind": kind, **self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._bare)}
         observer = self._session.observer
-        before = observer.updates
+        observer.reader.read()
+        before = observer.reader.updates
         with self._observing():
-            measured = self.loop.measure(
-                pad=pad, warm=warm, steps=steps, batches=self._observed, at_end=self._record
-            )
-        return {"kind": kind, **measured, "seen_steps": observer.updates - before}
+            measured = self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._observed)
+        observer.reader.read()
+        return {"kind": kind, **measured, "seen_steps": observer.reader.updates - before}
 
     @contextmanager
     def _observing(self) -> Iterator[None]:
@@ -61,15 +92,13 @@ class Toggle:
         hooks.install(observer)
         observer.roots.set([self.loop.model])
         observer.roots.fixed = True
-        observer.timeline.restart()
+        observer.restart()
+        self._clock.resume()
         try:
             yield
         finally:
+            self._clock.halt()
             hooks.uninstall()
-
-    def _record(self) -> None:
-        self._session.recorder.write_round()
-        self._session.view.tick(self._session)
 
     def calibrate(self, sizes: Sequence[int], stretch: float) -> dict[str, dict[str, int]]:
         """How much padding makes a bare step last so many milliseconds, and how many steps a stretch has."""

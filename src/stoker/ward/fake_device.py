@@ -24,7 +24,7 @@ class FakeEvent:
 
 
 class FakeDevice:
-    """Stands where `stoker.watch.timeline.Device` stands. `launch` keeps it busy without waiting for it."""
+    """Stands where `stoker.watch.device.Device` stands. `launch` keeps it busy without waiting for it."""
 
     def __init__(self) -> None:
         self.index = 0
@@ -41,20 +41,12 @@ class FakeDevice:
         """Wait until the device has caught up."""
         time.sleep(max(0.0, self._free_at - time.perf_counter()))
 
-    def new_event(self) -> FakeEvent:
-        """An event, not recorded yet."""
-        return FakeEvent()
-
-    def record(self, event: FakeEvent, stream: object) -> None:
-        """The event passes when the device gets here."""
-        event.at = max(self._free_at, time.perf_counter())
-
     def mark(self) -> FakeEvent | None:
-        """An event on the stream now."""
+        """An event on the stream now: it passes when the device gets here."""
         if self.capturing:
             return None
-        event = self.new_event()
-        self.record(event, self.stream)
+        event = FakeEvent()
+        event.at = max(self._free_at, time.perf_counter())
         return event
 
     def mark_current(self) -> FakeEvent | None:

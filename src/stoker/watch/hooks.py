@@ -140,11 +140,11 @@ def _observed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         if observer is None:
             return original(self)
         loader = observer.loaders.of(self)
-        draw, token = observer.begin_iter(loader)
+        here = observer.begin_iter(loader)
         try:
             iterator = original(self)
         finally:
-            observer.end_without_batch(draw, token)
+            observer.end_without_batch(here=here)
         if loader.length is None:
             loader.length = length_of(self)
         loader.workers = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
@@ -188,11 +188,11 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             loader = self._stoker_loader
         except AttributeError:  # made before there was an observer
             return original(self)
-        draw, token = observer.begin_draw(loader)
+        here = observer.begin_draw(loader)
         try:
             batch = original(self)
         except BaseException:
-            observer.end_without_batch(draw, token)
+            observer.end_without_batch(here=here)
             raise
         if self._num_workers:
             told = observer.mailbox.take(self._stoker_iterator, self._rcvd_idx - 1)
@@ -202,7 +202,7 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if told is not None:
             samples = told[0]
             observer.told.append((loader.id, told))
-        observer.end_draw(draw, token, count_samples(batch) if samples is None else samples)
+        observer.end_draw(loader, count_samples(batch) if samples is None else samples, here=here)
         return batch
 
     return __next__
@@ -288,12 +288,7 @@ def _observed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         observer = _active
         if observer is None:
             return original(*args, **kwargs)
-        token = observer.begin_backward()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            if token:
-                observer.timeline.leave(token)
+        return observer.timed_backward(original, args, kwargs)
 
     return backward
 
@@ -331,13 +326,12 @@ def _observed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def wait(self: Any, timeout: float | None = None) -> Any:
         observer = _active
-        token = 0 if observer is None else observer.blocked()
-        if observer is None or not token:
+        if observer is None or not observer.draws_aside or not observer.begin_wait():
             return original(self, timeout)
         try:
             return original(self, timeout)
         finally:
-            observer.leave(token)
+            observer.end_wait()
 
     return wait
 
@@ -349,13 +343,12 @@ class _ObservedSimpleQueue:
         """As the original's."""
         inner: Any = super()
         observer = _active
-        token = 0 if observer is None else observer.blocked()
-        if observer is None or not token:
+        if observer is None or not observer.draws_aside or not observer.begin_wait():
             return inner.get(block, timeout)
         try:
             return inner.get(block, timeout)
         finally:
-            observer.leave(token)
+            observer.end_wait()
 
 
 # --- copies, streams and graphs ------------------------------------------------------------------------
@@ -373,16 +366,7 @@ def _observed_to(original: Callable[..., Any]) -> Callable[..., Any]:
         observer = _active
         if observer is None or not self.is_cpu or (args and type(args[0]) is torch.dtype):
             return original(self, *args, **kwargs)
-        copy = observer.begin_copy()
-        if copy is None:
-            return original(self, *args, **kwargs)
-        copied = False
-        try:
-            moved = original(self, *args, **kwargs)
-            copied = not moved.is_cpu
-            return moved
-        finally:
-            observer.end_copy(copy, copied)
+        return observer.timed_copy(original, (self, *args), kwargs)
 
     return to
 
@@ -393,12 +377,7 @@ def _observed_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         observer = _active
         if observer is None or self.is_cpu or not getattr(source, "is_cpu", False):
             return original(self, source, *args, **kwargs)
-        copy = observer.begin_copy()
-        try:
-            return original(self, source, *args, **kwargs)
-        finally:
-            if copy is not None:
-                observer.end_copy(copy, True)
+        return observer.timed_copy(original, (self, source, *args), kwargs)
 
     return copy_
 
@@ -415,12 +394,12 @@ def _observed_stream_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         observer = _active
-        token = 0 if observer is None else observer.begin_stream_wait(self)
+        if observer is None or not observer.begin_stream_wait(self):
+            return original(self, *args, **kwargs)
         try:
             return original(self, *args, **kwargs)
         finally:
-            if observer is not None:
-                observer.leave(token)
+            observer.end_stream_wait()
 
     return wait
 
@@ -431,7 +410,7 @@ def _observed_replay(original: Callable[..., None]) -> Callable[..., None]:
         if _active is None:
             original(self)
         else:
-            _active.replay(self, lambda: original(self))
+            _active.timed_replay(self, original)
 
     return replay
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stoker.watch.phases import OTHER
 from stoker.watch.session import Session
 
 
@@ -22,9 +21,7 @@ def leave_out_pauses(session: Session) -> Callable[[], None]:
         observer = session.observer
         if session.finished or not observer.here():  # a loop on a thread of its own goes on between cells
             return
-        timeline = observer.timeline
-        timeline.leave(timeline.enter(OTHER))
-        paused = sum(timeline.cut()[0]) / 1e9
+        paused = observer.end_pause()
         if session.tally.began is not None:
             session.tally.began += paused
 

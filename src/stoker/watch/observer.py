@@ -1,45 +1,62 @@
-"""One run's observer: what the hooks tell of the training thread becomes parts, and parts steps.
+"""One run's observer: takes notes on the training thread, where every microsecond is the user's.
 
-The hooks call this on the training thread, so each method does little, and calls little: the same
-hooks that take some 7 us in a loop of their own took about 45 us a step among real work (2 cores,
-torch 2.13), which is put down to code that has left the caches. That is why what happens in every step
-stands here in one piece, where a tidier hand would have made three. What is ready goes to `done` and
-`told`, which the recorder's thread empties.
+The hooks call this, so each method does little, and calls little: marks that took some 7 us a step in a loop
+of their own took 40 among real work and 80 after a pause, when their code has left the caches (2 cores,
+torch 2.13). What can wait is left to the reader.
 """
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple
+from time import perf_counter_ns
+from typing import Any
 
 import torch
 from torch import nn
 
-from stoker.watch.cycle import Cycle
-from stoker.watch.loaders import Draw, Fate, Loader, Loaders, begin
-from stoker.watch.part import Part, pack
-from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
+from stoker.watch.device import Device, Event
+from stoker.watch.loaders import Loader
+from stoker.watch.notes import (
+    ANSWERED,
+    BACKWARD_BEGINS,
+    CLOSURE_BEGINS,
+    COPIED_BESIDE,
+    COPY_BEGINS,
+    COPY_WAS_NONE,
+    DEVICE_FOUND,
+    DRAW_BEGINS,
+    DRAW_ENDS,
+    DRAW_FAILS,
+    EVALUATION_DRAW_BEGINS,
+    FORWARD_BEGINS,
+    GRAPH_BEGINS,
+    GRAPH_ENDS,
+    ITER_BEGINS,
+    LOOP_BEGINS,
+    OPTIMIZERS_KNOWN,
+    PAUSE_ENDS,
+    PHASE_ENDS,
+    STEP_MARKED,
+    UPDATE_BEGINS,
+    UPDATE_ENDS,
+    WAIT_BEGINS,
+    Take,
+)
+from stoker.watch.reader import Reader
 from stoker.watch.roots import Roots
-from stoker.watch.timeline import Device, Event, Timeline
 from stoker.watch.workers import Mailbox, Told
 
 get_ident = threading.get_ident
 _gradients = torch.is_grad_enabled
-# How often the roots are looked for at once, and how deep.
+# How often the roots are looked for at once, and how deep; how many forwards are asked for their device.
 _SEARCHES = 6
-_COMPUTING = (FORWARD, BACKWARD)
-_OPEN, _FED = Fate.OPEN, Fate.FED
-
-
-class Copy(NamedTuple):
-    """A copy under way: its phase, that phase's time before it, or its event on a side stream."""
-
-    token: int
-    before: int
-    beside: Event | None
+# A gap between two phases that is shorter than this part of a step is not worth an event of its own, which
+# takes 3 to 5 us to record (H200, torch 2.11): the event before it serves for both of its ends, and what was
+# launched within it is booked on the phase that follows.
+_GAP_SHARE = 512
+_GAP_LEAST_NS, _GAP_MOST_NS = 4_000, 50_000
 
 
 class Observer:
@@ -47,165 +64,199 @@ class Observer:
 
     def __init__(self) -> None:
         self.thread = get_ident()
-        self.timeline = Timeline()
-        self.loaders = Loaders()
+        self.notes: list[Any] = []
+        self.take: Take = self.notes.extend
+        self.aside: deque[tuple[int, int, Loader, int | None]] = deque()
+        self.reader = Reader(self.notes, self.aside)
+        self.loaders = self.reader.loaders
         self.mailbox = Mailbox()
         self.roots = Roots(self.timed_call)
-        self.cycle: Cycle[Part] = Cycle()
-        self.done: deque[list[Part]] = deque()
         self.told: deque[tuple[int, Told]] = deque()
-        self.updates = 0
+        self.device: Device | None = None
+        self.device_ns = 0
+        # Whether the next draw or forward has something to see to first; whether another thread draws.
+        self.unsettled = True
+        self.draws_aside = False
+        self._begun = False
+        self._updated = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._known: set[int] = set()
-        self._draws: list[Draw] = []
-        self._side_copies: list[tuple[Event, Event]] = []
-        self._update_depth = 0
-        self._update_token = 0
-        self._forwards = 0
+        self._forward_seen = False
+        self._copied_beside = False
         self._missed = 0
         self._descended = False
         self._roots_stale = False
         self._capturing: Any = None
-        self._graph_updates: dict[int, int | str] = {}
-        self._begun = False
-        self._may_have_device = torch.cuda.is_available()
-
-    # --- draws -----------------------------------------------------------------------------------
+        self._graph_updates: dict[int, int] = {}
+        self._device_looks = _SEARCHES if torch.cuda.is_available() else 0
+        self._last_event: Event | None = None
+        self._marked_ns = self._updated_ns = perf_counter_ns()
+        self._gap_ns = _GAP_LEAST_NS
+        self.restart()
 
     def here(self) -> bool:
         """Whether this is the thread that trains."""
         return get_ident() == self.thread
 
-    def begin_draw(self, loader: Loader) -> tuple[Draw, int]:
-        """The loop stands in `next()`."""
-        here = get_ident() == self.thread
-        if not here or not _gradients():
-            return self.loaders.draw(loader, background=not here, evaluating=here), 0
-        last = loader.last
-        if last is not None and last.forward_seen and last.fate is _OPEN:
-            self.loaders.settle_as_evaluated(last)
-        draw = Draw()  # as `loaders.begin` does
-        draw.loader, draw.startup, draw.background = loader, loader.startup, False
-        draw.ns, draw.samples, draw.fate, draw.forward_seen = 0, None, _OPEN, False
-        if self._roots_stale:
-            self.find_roots()
-        if not self._begun:
-            self._begin()
-        return draw, self.timeline.enter(DRAW)
+    # --- on the device -----------------------------------------------------------------------------
 
-    def end_draw(self, draw: Draw, token: int, samples: int | None) -> None:
+    def mark(self, now: int) -> Event | None:
+        """An event where a phase ends. Only with a device."""
+        assert self.device is not None
+        self._last_event = event = self.device.mark()
+        self._marked_ns = now
+        self.device_ns += perf_counter_ns() - now
+        return event
+
+    def mark_begin(self, now: int) -> Event | None:
+        """An event where a phase begins: the one before it, if that was a moment ago."""
+        if now - self._marked_ns < self._gap_ns and self._last_event is not None:
+            return self._last_event
+        return self.mark(now)
+
+    # --- draws -------------------------------------------------------------------------------------
+
+    def begin_draw(self, loader: Loader) -> bool:
+        """The loop stands in `next()`. False on any other thread, where only the batch counts."""
+        if get_ident() != self.thread:
+            self.draws_aside = True
+            return False
+        what = DRAW_BEGINS if _gradients() else EVALUATION_DRAW_BEGINS
+        if self.unsettled and what == DRAW_BEGINS:
+            self._settle()
+        now = perf_counter_ns()
+        self.take((what, now, None if self.device is None else self.mark_begin(now), loader))
+        return True
+
+    def end_draw(self, loader: Loader, samples: int | None, *, here: bool) -> None:
         """`next()` gave a batch of so many samples."""
-        self.loaders.drawn(draw, samples)
-        if token:
-            draw.ns = self.timeline.leave_draw(token)
-            self._draws.append(draw)
-        elif draw.background:
-            self._draws.append(draw)
+        now = perf_counter_ns()
+        if here:
+            self.take((DRAW_ENDS, now, None if self.device is None else self.mark(now), samples))
+        else:
+            self.aside.append((now, DRAW_ENDS, loader, samples))
 
-    def end_without_batch(self, draw: Draw, token: int) -> None:
+    def end_without_batch(self, *, here: bool) -> None:
         """An `iter()` ended; or `next()` raised, at the epoch's end or for an error."""
-        if token:
-            draw.ns = self.timeline.leave_draw(token)
-            self._draws.append(draw)
+        if here:
+            now = perf_counter_ns()
+            self.take((DRAW_FAILS, now, None if self.device is None else self.mark(now), None))
 
-    def begin_iter(self, loader: Loader) -> tuple[Draw, int]:
-        """The loop stands in `iter()`: workers may be starting."""
-        loader.startup = True
-        loader.epochs += 1
-        loader.drawn = 0
-        draw = begin(loader, startup=True)
-        if get_ident() != self.thread or not torch.is_grad_enabled():
-            return draw, 0
-        if not self._begun:
-            self._begin()
-        return draw, self.timeline.enter(DRAW)
+    def begin_iter(self, loader: Loader) -> bool:
+        """The loop stands in `iter()`: workers may be starting. False where that is nobody's wait."""
+        now = perf_counter_ns()
+        if get_ident() != self.thread or not _gradients():
+            self.aside.append((now, ITER_BEGINS, loader, None))
+            return False
+        if self.unsettled:
+            self._settle()
+        self.take((ITER_BEGINS, now, None if self.device is None else self.mark_begin(now), loader))
+        return True
 
-    def blocked(self) -> int:
+    def begin_wait(self) -> bool:
         """The training thread blocks on another thread; with a loader there, that is waiting for data."""
-        if not self.loaders.in_background or get_ident() != self.thread:
-            return 0
-        if self.timeline.current != OTHER:
-            return 0
-        if not self._begun:
-            self._begin()
-        return self.timeline.enter(WAIT)
+        if get_ident() != self.thread:
+            return False
+        if self.unsettled:
+            self._settle()
+        now = perf_counter_ns()
+        self.take((WAIT_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
+        return True
 
-    def leave(self, token: int) -> None:
-        """A phase ends."""
-        if token:
-            self.timeline.leave(token)
+    def end(self, begun: int) -> None:
+        """What was begun with this note ends."""
+        now = perf_counter_ns()
+        self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), begun))
 
-    # --- forward, backward, copies ----------------------------------------------------------------
+    def end_wait(self) -> None:
+        """The other thread has answered."""
+        self.end(WAIT_BEGINS)
+
+    # --- forward, backward, copies -------------------------------------------------------------------
 
     def timed_call(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root module is called."""
-        if get_ident() != self.thread or self.timeline.current in _COMPUTING:
+        if get_ident() != self.thread:
             return call(*args, **kwargs)
         if not _gradients():
-            self.loaders.forward_without_gradients()
+            self.take((ANSWERED, perf_counter_ns(), None, None))
             return call(*args, **kwargs)
-        loaders = self.loaders
-        if loaders.answered is not None:
-            loaders.forward()
-        for draw in loaders.open:
-            draw.forward_seen = True
-        self._forwards += 1
-        if not self._begun:
-            self._begin()
-        device = self.timeline.device
-        if device is None:
-            if self._may_have_device:
-                self._look_for_device(module)
-        elif not device.on_training_stream() and self._capturing is None:
-            device.follow()
-        token = self.timeline.enter(FORWARD)
+        self._forward_seen = True
+        if self.unsettled:
+            self._settle()
+        if self._device_looks:
+            self._look_for_device(module)
+        if self.device is not None and not self.device.on_training_stream() and self._capturing is None:
+            self.device.follow()
+        now = perf_counter_ns()
+        self.take((FORWARD_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
         try:
             return call(*args, **kwargs)
         finally:
-            self.timeline.leave(token)
+            now = perf_counter_ns()
+            self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), FORWARD_BEGINS))
 
-    def begin_backward(self) -> int:
+    def timed_backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Gradients are asked for."""
-        if get_ident() != self.thread or self.timeline.current == BACKWARD:
-            return 0
-        if not self._forwards:
-            self._look_deeper()
-        drawn = self.loaders.open
-        for draw in drawn:
-            draw.fate = _FED
-            draw.loader.fed += 1
-        drawn.clear()
-        return self.timeline.enter(BACKWARD)
-
-    def begin_copy(self) -> "Copy | None":
-        """A tensor is about to leave the host. Beside the training stream it costs that stream nothing."""
         if get_ident() != self.thread:
-            return None
-        timeline = self.timeline
-        if timeline.device is not None and not timeline.device.on_training_stream():
-            return Copy(0, 0, timeline.device.mark_current())
-        return Copy(timeline.enter(COPY), timeline.totals[COPY], None)
+            return call(*args, **kwargs)
+        if not self._forward_seen:
+            self._look_deeper()
+        now = perf_counter_ns()
+        self.take((BACKWARD_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
+        try:
+            return call(*args, **kwargs)
+        finally:
+            now = perf_counter_ns()
+            self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), BACKWARD_BEGINS))
 
-    def end_copy(self, copy: "Copy", copied: bool) -> None:
-        """The call that might have copied has returned."""
-        timeline = self.timeline
-        if copy.beside is not None and timeline.device is not None:
-            end = timeline.device.mark_current()
-            if end is not None and copied:
-                self._side_copies.append((copy.beside, end))
-        if copy.token:
-            timeline.leave(copy.token)
-            if not copied:
-                timeline.disown_last(COPY, copy.before)
+    def timed_copy(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A tensor may be about to leave the host. Beside the training stream that costs it nothing."""
+        if get_ident() != self.thread:
+            return call(*args, **kwargs)
+        device = self.device
+        if device is not None and not device.on_training_stream():
+            return self._copy_beside(device, call, args, kwargs)
+        now = perf_counter_ns()
+        self.take((COPY_BEGINS, now, None if device is None else self.mark_begin(now), None))
+        copied = False
+        try:
+            moved = call(*args, **kwargs)
+            copied = not moved.is_cpu
+            return moved
+        finally:
+            now = perf_counter_ns()
+            event = None if device is None else self.mark(now)
+            if copied:
+                self.take((PHASE_ENDS, now, event, COPY_BEGINS))
+            else:
+                self.take((COPY_WAS_NONE, now, event, None))
 
-    def begin_stream_wait(self, stream: Any) -> int:
+    def _copy_beside(self, device: Device, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        before = device.mark_current()
+        moved = call(*args, **kwargs)
+        after = device.mark_current()
+        if before is not None and after is not None and not moved.is_cpu:
+            self._copied_beside = True
+            self.take((COPIED_BESIDE, perf_counter_ns(), None, (before, after)))
+        return moved
+
+    def begin_stream_wait(self, stream: Any) -> bool:
         """The training stream waits for another one: for the copies there, if there were any."""
-        device = self.timeline.device
-        if device is None or not self._side_copies or get_ident() != self.thread:
-            return 0
-        return self.timeline.enter(COPY) if stream.cuda_stream == device.raw_stream else 0
+        device = self.device
+        if device is None or not self._copied_beside or get_ident() != self.thread:
+            return False
+        if stream.cuda_stream != device.raw_stream:
+            return False
+        now = perf_counter_ns()
+        self.take((COPY_BEGINS, now, self.mark_begin(now), None))
+        return True
 
-    # --- updates -----------------------------------------------------------------------------------
+    def end_stream_wait(self) -> None:
+        """What is launched now comes after it."""
+        self.end(COPY_BEGINS)
+
+    # --- updates -------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """torch calls this before any optimizer's step."""
@@ -225,105 +276,122 @@ class Observer:
         if id(optimizer) not in self._known:  # made before there was an observer
             self.knows(optimizer)
         if get_ident() != self.thread:
-            if self.updates:
+            if self._updated:
                 return
-            self._move_to_this_thread()
-        if self._update_depth == 0 or self._update_token > self.timeline.depth:
-            self._update_depth = 0
-            self._update_token = self.timeline.enter(UPDATE)
-        self._update_depth += 1
+            self.thread = get_ident()  # the loop is not where the script began
+            self.restart()
+        now = perf_counter_ns()
+        self.take((UPDATE_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
 
     def after_step(self, optimizer: Any, args: Any = None, kwargs: Any = None) -> None:
-        """An optimizer's step has ended; the outermost one's end is where the part ends."""
-        if get_ident() != self.thread or self._update_depth == 0:
+        """An optimizer's step has ended."""
+        if get_ident() != self.thread:
             return
-        self._update_depth -= 1
-        if self._update_depth:
-            return
-        self.timeline.leave(self._update_token)
+        key: int | None = id(optimizer)
         if self._capturing is not None:
             self._graph_updates[id(self._capturing)] = id(optimizer)
-        else:
-            self._cut(id(optimizer))
+            key = None
+        now = perf_counter_ns()
+        self.take((UPDATE_ENDS, now, None if self.device is None else self.mark(now), key))
+        self._after_update(now)
+
+    def _after_update(self, now: int) -> None:
+        self._updated = True
+        self._forward_seen = self._copied_beside = False
+        if self.device is not None:
+            share = (now - self._updated_ns) // _GAP_SHARE
+            self._gap_ns = min(max(share, _GAP_LEAST_NS), _GAP_MOST_NS)
+            self._updated_ns = now
 
     def _outside_update(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         @wraps(closure, updated=())
         def timed() -> Any:
-            token = self.timeline.enter(OTHER) if get_ident() == self.thread else 0
+            if get_ident() != self.thread:
+                return closure()
+            now = perf_counter_ns()
+            self.take((CLOSURE_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
             try:
                 return closure()
             finally:
-                self.leave(token)
+                self.end(CLOSURE_BEGINS)
 
         return timed
 
-    def replay(self, graph: Any, call: Callable[[], None]) -> None:
+    def timed_replay(self, graph: Any, replay: Callable[[Any], None]) -> None:
         """A CUDA graph is replayed: a step of its own if an update was captured in it."""
-        if get_ident() != self.thread or self.timeline.current != OTHER:
-            call()
+        if get_ident() != self.thread:
+            replay(graph)
             return
-        device = self.timeline.device
-        if device is not None and not device.on_training_stream():
-            device.follow()
-        token = self.timeline.enter(GRAPH)
+        if self.device is not None and not self.device.on_training_stream():
+            self.device.follow()
+        now = perf_counter_ns()
+        self.take((GRAPH_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
         try:
-            call()
+            replay(graph)
         finally:
-            self.timeline.leave(token)
-        optimizer = self._graph_updates.get(id(graph))
-        if optimizer is not None:
-            self.loaders.backward()
-            self._forwards += 1
-            self._cut(optimizer)
+            now = perf_counter_ns()
+            event = None if self.device is None else self.mark(now)
+            optimizer = self._graph_updates.get(id(graph))
+            self.take((GRAPH_ENDS, now, event, optimizer))
+            if optimizer is not None:
+                self._after_update(now)
 
     def capture(self, graph: Any) -> None:
         """A CUDA graph's capture begins (or, with None, ends)."""
         self._capturing = graph
-        if self.timeline.device is not None:
-            self.timeline.device.capturing = graph is not None
+        if self.device is not None:
+            self.device.capturing = graph is not None
+            self._last_event = None
 
     def mark_step(self) -> None:
         """The loop itself says that a step has ended (loops without an optimizer)."""
-        self.timeline.leave(self.timeline.enter(OTHER))
-        self.loaders.backward()
-        self._cut("marked")
+        now = perf_counter_ns()
+        self.take((STEP_MARKED, now, None if self.device is None else self.mark(now), None))
+        self._after_update(now)
 
-    def finish(self) -> None:
-        """No more steps will come."""
-        self.done.extend(self.cycle.flush())
+    def end_pause(self) -> float:
+        """What came since the last step is nobody's time; how long that was, in seconds."""
+        self.reader.read()
+        before = self.reader.paused
+        now = perf_counter_ns()
+        self.take((PAUSE_ENDS, now, None if self.device is None else self.mark(now), None))
+        self.reader.read()
+        return self.reader.paused - before
 
-    # --- what is trained ----------------------------------------------------------------------------
+    # --- what is trained -------------------------------------------------------------------------------
 
     def knows(self, optimizer: Any) -> None:
         """An optimizer was made."""
         self._optimizers.add(optimizer)
         self._known.add(id(optimizer))
-        self.cycle.expect(len(self._optimizers))
+        self.take((OPTIMIZERS_KNOWN, perf_counter_ns(), None, len(self._optimizers)))
         if len(self._optimizers) <= _SEARCHES:
             self.find_roots()  # now, while the loop has not begun
         else:  # one for every parameter, say: a search takes some 50 ms
-            self._roots_stale = True
+            self.look_again()
 
     def look_again(self) -> None:
         """A model was wrapped: the roots may have changed."""
-        self._roots_stale = True
+        self._roots_stale = self.unsettled = True
 
     def find_roots(self) -> None:
         """Find the modules whose call is the forward pass."""
         self._roots_stale = self._descended = False
         self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
-    def _cut(self, optimizer: int | str) -> None:
-        totals, marks, start = self.timeline.cut()
-        part = pack(time.time(), totals, self._draws, start, marks, self._side_copies)
-        self._draws = []
-        if self._side_copies:
-            self._side_copies = []
-        self._forwards = 0
-        self.updates += 1
-        done = self.cycle.add(optimizer, part)
-        if done:
-            self.done.extend(done)
+    def restart(self) -> None:
+        """What came before is nobody's: the loop begins now."""
+        now = perf_counter_ns()
+        self.take((LOOP_BEGINS, now, None if self.device is None else self.mark(now), None))
+
+    def _settle(self) -> None:
+        """What the first draw or forward has to do, and one after the model was wrapped."""
+        self.unsettled = False
+        if self._roots_stale:
+            self.find_roots()
+        if not self._begun:
+            self._begun = True
+            self.restart()
 
     def _look_deeper(self) -> None:
         """A backward without a forward: the roots were wrapped since, or are containers never called."""
@@ -338,19 +406,15 @@ class Observer:
             self.roots.descend()
 
     def _look_for_device(self, module: nn.Module) -> None:
-        """A model stays where it is once it trains: the question is asked of the first steps alone."""
+        """A model stays where it is once it trains: the question is asked of the first forwards alone."""
+        self._device_looks -= 1
         parameter = next(module.parameters(), None)
         if parameter is not None and parameter.is_cuda:
-            self.timeline.device = Device(parameter.device.index)
-            self.timeline.last_event = self.timeline.device.mark()
-        self._may_have_device = self.updates < _SEARCHES
+            self.use_device(Device(parameter.device.index))
 
-    def _begin(self) -> None:
-        """The first batch is asked for, or the first forward runs: what came before was set-up."""
-        self._begun = True
-        self.timeline.restart()
-
-    def _move_to_this_thread(self) -> None:
-        self.thread = get_ident()
-        self.timeline = Timeline(device=self.timeline.device)
-        self._update_depth = 0
+    def use_device(self, device: Device) -> None:
+        """Take the device's time too, from now on."""
+        self._device_looks = 0
+        self.device = device
+        now = perf_counter_ns()
+        self.take((DEVICE_FOUND, now, self.mark(now), device))

@@ -1,77 +1,62 @@
-"""What lay between two updates, as the training thread leaves it behind: small, and flat.
+"""What lay between two updates, and the step that one or several such parts make up."""
 
-A part of a run without a device is a few numbers packed into bytes, which the garbage collector does
-not look at: a run may leave thousands a second, and tracked objects in their place bring its collections
-on (none in a bare stretch of 2,100 steps, 44 young ones in an observed one, when they were objects).
-"""
-
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
+from stoker.watch.device import Device, Event
 from stoker.watch.loaders import Draw
 from stoker.watch.phases import DRAW, DRAWN, GRAPH, OTHER, PHASES, WAIT, Step
-from stoker.watch.timeline import Device, Event
-
-_NUMBERS = struct.Struct("<dqq8q")
-_NONE = -1
 
 
 @dataclass(slots=True)
-class DevicePart:
-    """The same with a device: the numbers, and the events that tell them by the device's clock."""
+class Part:
+    """One part: nanoseconds by the host's clock, and the events that tell them by the device's.
 
-    numbers: bytes
+    `draws` are those that the training thread made, whether each waited for data, and for a loader's start.
+    """
+
+    unix: float
+    samples: int | None
+    loader: int | None
+    totals: list[int]
+    startup: int
     start: Event | None
-    marks: list[Any]
-    waits: bytes
-    startups: bytes
+    marks: list[tuple[int, Event | None]]
+    draws: list[tuple[bool, bool]]
     side_copies: list[tuple[Event, Event]]
 
 
-Part: TypeAlias = bytes | DevicePart
-
-
-def pack(
+def part_of(
     unix: float,
     totals: list[int],
     draws: Sequence[Draw],
     start: Event | None,
-    marks: list[Any],
+    marks: list[tuple[int, Event | None]],
     side_copies: list[tuple[Event, Event]],
 ) -> Part:
     """Put a part together. Draws whose fate is open go with their loader's."""
-    samples = loader = _NONE
+    part = Part(unix, None, None, totals, 0, start, marks, [], side_copies)
     for draw in draws:
-        if not draw.waits:
-            totals[OTHER] += draw.ns
+        waits = draw.waits
+        totals[WAIT if waits else OTHER] += draw.ns
+        if not draw.background:
+            part.draws.append((waits, waits and draw.startup))
+        if not waits:
             continue
-        totals[WAIT] += draw.ns
         if draw.startup:
-            totals[DRAW] += draw.ns  # its place is free now: the numbers end with the start-up's share
-        loader = draw.loader.id
+            part.startup += draw.ns
+        part.loader = draw.loader.id
         if draw.samples is not None:
-            samples = draw.samples if samples == _NONE else samples + draw.samples
-    numbers = _NUMBERS.pack(unix, samples, loader, *totals)
-    if not marks:
-        return numbers
-    timed = [draw for draw in draws if not draw.background]
-    return DevicePart(
-        numbers=numbers,
-        start=start,
-        marks=marks,
-        waits=bytes(draw.waits for draw in timed),
-        startups=bytes(draw.startup for draw in timed),
-        side_copies=side_copies,
-    )
+            part.samples = draw.samples + (part.samples or 0)
+    return part
 
 
 def ready(parts: Sequence[Part]) -> bool:
     """Whether the device has passed the step's last mark; a step on the host is always ready."""
     for part in parts:
-        if isinstance(part, DevicePart):
-            last = part.marks[-1]
+        if part.marks:
+            last = part.marks[-1][1]
             if last is not None and not last.query():
                 return False
             if not all(end.query() for _, end in part.side_copies):
@@ -81,27 +66,32 @@ def ready(parts: Sequence[Part]) -> bool:
 
 def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: Device | None) -> Step:
     """The step that these parts make up."""
-    if len(parts) == 1 and isinstance(parts[0], bytes):
-        unix, samples, loader, *nanoseconds = _NUMBERS.unpack(parts[0])
+    if len(parts) == 1:
+        nanoseconds = parts[0].totals
     else:
-        unix, samples, loader, nanoseconds = _joined(parts)
-    wait, copy, forward, backward, update, other, graph, startup = (n / 1e9 for n in nanoseconds)
-    extra: dict[str, Any] | None = None
-    by_device = _by_device(parts)
-    if by_device is not None:
-        host = (wait, copy, forward, backward, update, other + graph)
-        wait, copy, forward, backward, update, other, graph, startup, beside = by_device
-        extra = {
+        nanoseconds = [sum(column) for column in zip(*(part.totals for part in parts), strict=True)]
+    seconds = [spent / 1e9 for spent in nanoseconds[: GRAPH + 1]]
+    startup = sum(part.startup for part in parts) / 1e9
+    on_device: dict[str, Any] | None = None
+    measured = _by_device(parts)
+    if measured is not None:
+        host = dict(zip(PHASES, seconds, strict=False))
+        host["other"] += seconds[GRAPH]
+        seconds, startup, beside = measured
+        on_device = {
             "index": None if device is None else device.index,
-            "host": {name: round(value, 7) for name, value in zip(PHASES, host, strict=True)},
+            "host": {name: round(spent, 7) for name, spent in host.items()},
             "copy_beside": round(beside, 7),
-            "graph": round(graph, 7),
+            "graph": round(seconds[GRAPH], 7),
         }
+    wait, copy, forward, backward, update, other, graph = seconds
+    counted = [part.samples for part in parts if part.samples is not None]
+    drawn_from = [part.loader for part in parts if part.loader is not None]
     return Step(
         number,
-        unix,
-        None if samples == _NONE else samples,
-        None if loader == _NONE else loader,
+        parts[-1].unix,
+        sum(counted) if counted else None,
+        drawn_from[-1] if drawn_from else None,
         wait if loaders_seen else None,
         copy,
         forward,
@@ -109,46 +99,30 @@ def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: D
         update,
         other + graph,
         startup,
-        extra,
+        on_device,
     )
 
 
-def _joined(parts: Sequence[Part]) -> tuple[float, int, int, list[int]]:
-    """Several parts as one: the last one's time, everything else summed."""
-    sums = [0] * 8
-    samples = loader = _NONE
-    unix = 0.0
-    for part in parts:
-        numbers = part if isinstance(part, bytes) else part.numbers
-        unix, more, drawn_from, *nanoseconds = _NUMBERS.unpack(numbers)
-        sums = [a + b for a, b in zip(sums, nanoseconds, strict=True)]
-        if more != _NONE:
-            samples = more + max(0, samples)
-        if drawn_from != _NONE:
-            loader = drawn_from
-    return unix, samples, loader, sums
-
-
-def _by_device(parts: Sequence[Part]) -> tuple[float, ...] | None:
-    """Seconds by the device's clock: the phases, graph, start-up, copies beside; None without events."""
-    on_device = [part for part in parts if isinstance(part, DevicePart)]
-    totals = [0.0] * (DRAW + 1)
+def _by_device(parts: Sequence[Part]) -> tuple[list[float], float, float] | None:
+    """Seconds by the device's clock: by phase, of start-up, of copies beside; None without all its events."""
+    totals = [0.0] * (GRAPH + 1)
     startup = beside = 0.0
-    whole = len(on_device) == len(parts)
-    for part in on_device:
+    for part in parts:
         earlier, draw = part.start, 0
-        for phase, event in zip(part.marks[::2], part.marks[1::2], strict=True):
+        if not part.marks:
+            return None
+        for phase, event in part.marks:
             if earlier is None or event is None:
-                whole = False
-            elif event is not earlier:
+                return None
+            if event is not earlier:
                 spent = earlier.elapsed_time(event) / 1e3
-                if phase in (DRAW, DRAWN):
-                    waits = draw < len(part.waits) and part.waits[draw]
-                    totals[WAIT if waits else OTHER] += spent
-                    startup += spent if waits and part.startups[draw] else 0.0
-                else:
+                if phase < DRAW:
                     totals[phase] += spent
+                else:
+                    waits, starts = part.draws[draw] if draw < len(part.draws) else (False, False)
+                    totals[WAIT if waits else OTHER] += spent
+                    startup += spent if starts else 0.0
             draw += phase == DRAWN
             earlier = event
         beside += sum(begin.elapsed_time(end) for begin, end in part.side_copies) / 1e3
-    return (*totals[: GRAPH + 1], startup, beside) if whole and on_device else None
+    return totals, startup, beside

@@ -14,11 +14,13 @@ from stoker.watch.observer import Observer
 from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Batch
 from stoker.watch.record import Writer
+from stoker.watch.rehearsal import Rehearsal
 from stoker.watch.tally import Making, Tally
 from stoker.watch.workers import line_of
 
 _INTERVAL = 0.5
-_SAMPLE_INTERVAL = 1.0
+# Rounds from one reading of the counters to the next: about a second.
+_SAMPLE_EVERY = 2
 # Steps made into lines before the interpreter is offered to others.
 _BITE = 8
 # Batches of a round that the summary's means are made of: parsing one takes 8 us, writing it 0.5.
@@ -29,6 +31,7 @@ class Recorder:
     """Writes a run's record as it goes.
 
     `on_start` is called on its thread after the first round, `on_tick` after each round (the live view).
+    `pause` waits for so many seconds and answers whether to end; a benchmark has a clock of its own.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Recorder:
         sample: Callable[[], dict[str, Any]],
         on_start: Callable[[], None],
         on_tick: Callable[[], None],
+        pause: Callable[[float], bool] | None = None,
     ) -> None:
         self._observer = observer
         self._writer = writer
@@ -48,10 +52,12 @@ class Recorder:
         self._on_tick = on_tick
         self._steps = 0
         self._greeted = False
-        self._next_sample = 0.0
+        self._rounds = 0
         self._stop = threading.Event()
+        self._pause = self._stop.wait if pause is None else pause
         self._thread = threading.Thread(target=self._run, name="stoker-recorder", daemon=True)
         self.cpu_seconds = 0.0
+        self.notes_us_per_step: float | None = None
         self.latest: dict[str, Any] = {}
         self.making: dict[int, Making] = {}
         self.failure: str | None = None
@@ -64,12 +70,19 @@ class Recorder:
         """End after a last round, with everything that can still be read."""
         self._stop.set()
         self._thread.join(timeout=10)
-        self._observer.finish()
+        if self.notes_us_per_step is None:  # over before the first round
+            rehearsal = Rehearsal()
+            rehearsal.run()
+            self.notes_us_per_step = rehearsal.us_per_step
+        self._observer.reader.finish()
         self.write_round(final=True)
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(_INTERVAL):
+            rehearsal = Rehearsal()
+            while not self._pause(_INTERVAL):
+                rehearsal.run()
+                self.notes_us_per_step = rehearsal.us_per_step
                 self.write_round()
                 if not self._greeted:
                     self._greeted = True
@@ -83,20 +96,20 @@ class Recorder:
         """Make lines of all that is ready, and read the counters where it is time."""
         self._write_steps(final=final)
         self._write_batches()
-        now = time.monotonic()
-        if now >= self._next_sample or final:
-            self._next_sample = now + _SAMPLE_INTERVAL
+        self._rounds += 1
+        if self._rounds % _SAMPLE_EVERY == 1 or final:
             self.latest = self._sample()
             self._writer.add("resources", json.dumps(self.latest))
         self._writer.flush()
 
     def _write_steps(self, *, final: bool) -> None:
-        done = self._observer.done
-        device = self._observer.timeline.device
+        reader = self._observer.reader
+        reader.read()
+        done, device = reader.done, reader.device
         if final and device is not None and done:
-            device.stream.synchronize()
+            device.synchronize()
         while done and ready(done[0]):
-            seen = bool(self._observer.loaders.all)
+            seen = bool(reader.loaders.all)
             step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
             self._steps += 1
             self._tally.add(step)

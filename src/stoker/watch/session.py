@@ -6,7 +6,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -48,7 +48,13 @@ class Session:
     >>> session.start(); ...; session.finish("done")                           # doctest: +SKIP
     """
 
-    def __init__(self, plan: Plan, view: Any = None, sampler: Sampler | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        view: Any = None,
+        sampler: Sampler | None = None,
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
         self.plan = plan
         self.rank = _env_int("RANK", 0) if plan.rank is None else plan.rank
         self.local_rank = _env_int("LOCAL_RANK", 0) if plan.local_rank is None else plan.local_rank
@@ -65,7 +71,7 @@ class Session:
         self._own_sampler = sampler is None
         self.view = view
         self.recorder = Recorder(
-            self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick
+            self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick, pause
         )
         self.started = time.time()
         self._working_folder = str(Path.cwd())
@@ -96,18 +102,21 @@ class Session:
 
     def overhead(self) -> dict[str, Any]:
         """What observing cost this run, as measured in it."""
-        timeline = self.observer.timeline
-        steps = self.observer.updates
+        steps = self.observer.reader.updates
+        notes = self.recorder.notes_us_per_step
         wall = time.time() - self.started
+        events = self.observer.device_ns / 1e3 / steps if steps else 0.0
         return {
-            "hooks_us_per_step": timeline.cost_ns / 1e3 / steps if steps else None,
+            "hooks_us_per_step": None if notes is None or not steps else notes + events,
             "recorder_cpu_share": self.recorder.cpu_seconds / wall if wall > 0 else None,
         }
 
     @property
     def steps(self) -> int:
         """Steps so far; with several optimizers that take turns, fewer than updates."""
-        return self.tally.steps + (self.tally.first is not None) + len(self.observer.done)
+        reader = self.observer.reader
+        reader.read()
+        return self.tally.steps + (self.tally.first is not None) + len(reader.done)
 
     def expect(self, steps: int, *, before: int | None = None) -> None:
         """So many steps are still to come, after those `before` that an earlier, resumed run had made."""
@@ -191,7 +200,7 @@ class Session:
     def _describe_rank(
         self, outcome: str | None, exit_code: int | None = None, error: str | None = None
     ) -> None:
-        device = self.observer.timeline.device
+        device = self.observer.device
         self.writer.describe_rank(
             {
                 "rank": self.rank,

@@ -137,13 +137,14 @@ class Watch:
         session = self.start()._session
         assert session is not None
         observer = session.observer
-        draw, token = observer.begin_draw(observer.loaders.of(self))
+        loader = observer.loaders.of(self)
+        here = observer.begin_draw(loader)
         try:
             yield
         except BaseException:
-            observer.end_without_batch(draw, token)
+            observer.end_without_batch(here=here)
             raise
-        observer.end_draw(draw, token, samples)
+        observer.end_draw(loader, samples, here=here)
 
     def expect(self, steps: int, *, before: int | None = None) -> None:
         """So many steps are still to come, for the ETA, after `before` that the resumed runs had made."""
@@ -193,24 +194,24 @@ class Watch:
 def _timed(session: Session, loader: Iterable[Any]) -> Iterator[Any]:
     observer = session.observer
     entry = observer.loaders.of(loader)
-    draw, token = observer.begin_iter(entry)
+    here = observer.begin_iter(entry)
     try:
         iterator = iter(loader)
     finally:
-        observer.end_without_batch(draw, token)
+        observer.end_without_batch(here=here)
     if entry.length is None:
         entry.length = hooks.length_of(loader)
     while True:
-        draw, token = observer.begin_draw(entry)
+        here = observer.begin_draw(entry)
         try:
             batch = next(iterator)
         except StopIteration:
-            observer.end_without_batch(draw, token)
+            observer.end_without_batch(here=here)
             return
         except BaseException:
-            observer.end_without_batch(draw, token)
+            observer.end_without_batch(here=here)
             raise
-        observer.end_draw(draw, token, hooks.count_samples(batch))
+        observer.end_draw(entry, hooks.count_samples(batch), here=here)
         yield batch
 
 

@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -106,16 +106,8 @@ class Loop:
         """How many modules the model has."""
         return sum(1 for _ in self.model.modules())
 
-    def measure(
-        self,
-        *,
-        pad: int,
-        warm: int,
-        steps: int,
-        batches: Any = None,
-        at_end: Callable[[], None] = lambda: None,
-    ) -> dict[str, Any]:
-        """Make `warm` steps, then time `steps` steps and what is to be done `at_end` of them.
+    def measure(self, *, pad: int, warm: int, steps: int, batches: Any = None) -> dict[str, Any]:
+        """Make `warm` steps, then time `steps` steps.
 
         Workers are started for it, unless it is given an iterator whose workers run.
         """
@@ -130,7 +122,6 @@ class Loop:
         began = time.perf_counter()
         make(batches, steps)
         self._synchronize()
-        at_end()
         seconds = time.perf_counter() - began
         after = time.thread_time(), time.process_time(), _cpu_seconds(workers)
         by_all = _less(_busy_seconds(), busy)

@@ -1,0 +1,258 @@
+"""Makes sense of the notes: phases, draws and their fates, and the steps that updates end.
+
+The training thread only takes notes (`observer.py`); they are read here, on whichever thread asks, in the
+order in which they were taken. Nothing here looks at a clock or at the device.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from stoker.watch.cycle import Cycle
+from stoker.watch.device import Device, Event
+from stoker.watch.loaders import Draw, Loader, Loaders, begin
+from stoker.watch.notes import (
+    ANSWERED,
+    BACKWARD_BEGINS,
+    CLOSURE_BEGINS,
+    COPIED_BESIDE,
+    COPY_BEGINS,
+    COPY_WAS_NONE,
+    DEVICE_FOUND,
+    DRAW_BEGINS,
+    DRAW_ENDS,
+    DRAW_FAILS,
+    EVALUATION_DRAW_BEGINS,
+    FORWARD_BEGINS,
+    GRAPH_BEGINS,
+    GRAPH_ENDS,
+    ITER_BEGINS,
+    LOOP_BEGINS,
+    OPTIMIZERS_KNOWN,
+    PAUSE_ENDS,
+    PHASE_ENDS,
+    STEP_MARKED,
+    UPDATE_BEGINS,
+    UPDATE_ENDS,
+    WAIT_BEGINS,
+    WIDTH,
+)
+from stoker.watch.part import Part, part_of
+from stoker.watch.phases import BACKWARD, COPY, DRAW, DRAWN, FORWARD, GRAPH, OTHER, UPDATE, WAIT
+from stoker.watch.timeline import Timeline
+
+# Notes read before the interpreter is offered to others: some tens of microseconds of work.
+_BITE = 32
+_COMPUTING = (FORWARD, BACKWARD)
+
+
+class Reader:
+    """Reads one run's notes. `done` holds the steps, as lists of parts, that are complete."""
+
+    def __init__(self, notes: list[Any], aside: "deque[tuple[int, int, Loader, int | None]]") -> None:
+        self.loaders = Loaders()
+        self.done: deque[list[Part]] = deque()
+        self.updates = 0
+        self.paused = 0.0
+        self.device: Device | None = None
+        self._notes = notes
+        self._aside = aside
+        self._timeline = Timeline()
+        self._cycle: Cycle[Part] = Cycle()
+        self._drawing: list[Draw] = []
+        self._draws: list[Draw] = []
+        self._side_copies: list[tuple[Event, Event]] = []
+        self._lock = threading.RLock()
+        self._unix_less_clock = 0.0
+        self._read: dict[int, Callable[[int, Any, Any], None]] = {
+            ITER_BEGINS: self._iter_begins,
+            DRAW_BEGINS: self._draw_begins,
+            EVALUATION_DRAW_BEGINS: self._evaluation_draw_begins,
+            DRAW_ENDS: self._draw_ends,
+            DRAW_FAILS: self._draw_fails,
+            FORWARD_BEGINS: self._forward_begins,
+            ANSWERED: self._answered,
+            BACKWARD_BEGINS: self._backward_begins,
+            UPDATE_BEGINS: self._update_begins,
+            UPDATE_ENDS: self._update_ends,
+            CLOSURE_BEGINS: self._closure_begins,
+            WAIT_BEGINS: self._wait_begins,
+            COPY_BEGINS: self._copy_begins,
+            COPY_WAS_NONE: self._copy_was_none,
+            COPIED_BESIDE: self._copied_beside,
+            GRAPH_BEGINS: self._graph_begins,
+            GRAPH_ENDS: self._graph_ends,
+            PHASE_ENDS: self._phase_ends,
+            LOOP_BEGINS: self._loop_begins,
+            STEP_MARKED: self._step_marked,
+            PAUSE_ENDS: self._pause_ends,
+            DEVICE_FOUND: self._device_found,
+            OPTIMIZERS_KNOWN: self._optimizers_known,
+        }
+
+    def read(self) -> None:
+        """Read all there is, in small bites: the training thread wants the interpreter too."""
+        notes, handle = self._notes, self._read
+        with self._lock:
+            self._unix_less_clock = time.time() - time.perf_counter_ns() / 1e9
+            while notes:
+                bite = notes[: _BITE * WIDTH]
+                del notes[: _BITE * WIDTH]
+                for at in range(0, len(bite), WIDTH):
+                    now = bite[at + 1]
+                    if self._aside and self._aside[0][0] <= now:
+                        self._read_aside(now)
+                    handle[bite[at]](now, bite[at + 2], bite[at + 3])
+                if notes:
+                    time.sleep(0)
+
+    def finish(self) -> None:
+        """No more notes will come."""
+        with self._lock:
+            self.read()
+            self.done.extend(self._cycle.flush())
+
+    def _read_aside(self, now: int) -> None:
+        """What other threads drew until then."""
+        while self._aside and self._aside[0][0] <= now:
+            _, what, loader, samples = self._aside.popleft()
+            if what == ITER_BEGINS:
+                self._new_epoch(loader)
+            else:
+                draw = self.loaders.draw(loader, background=True, evaluating=False)
+                self.loaders.drawn(draw, samples)
+                self._draws.append(draw)
+
+    # --- draws -----------------------------------------------------------------------------------
+
+    def _new_epoch(self, loader: Loader) -> None:
+        loader.startup = True
+        loader.epochs += 1
+        loader.drawn = 0
+
+    def _iter_begins(self, now: int, event: Any, loader: Loader) -> None:
+        self._new_epoch(loader)
+        self._drawing.append(begin(loader, startup=True))
+        self._enter(DRAW_BEGINS, DRAW, now, event)
+
+    def _draw_begins(self, now: int, event: Any, loader: Loader) -> None:
+        self._drawing.append(self.loaders.draw(loader, background=False, evaluating=False))
+        self._enter(DRAW_BEGINS, DRAW, now, event)
+
+    def _evaluation_draw_begins(self, now: int, event: Any, loader: Loader) -> None:
+        self._drawing.append(self.loaders.draw(loader, background=False, evaluating=True))
+        self._enter(DRAW_BEGINS, DRAW, now, event)
+
+    def _draw_ends(self, now: int, event: Any, samples: int | None) -> None:
+        if self._drawing:
+            self.loaders.drawn(self._drawing[-1], samples)
+        self._draw_fails(now, event, None)
+
+    def _draw_fails(self, now: int, event: Any, _: None) -> None:
+        if not self._drawing:
+            return
+        draw = self._drawing.pop()
+        if self._timeline.leave(DRAW_BEGINS, now, event, mark=DRAWN):
+            draw.ns = self._timeline.take(DRAW)
+            self._draws.append(draw)
+
+    def _wait_begins(self, now: int, event: Any, _: None) -> None:
+        current = self._timeline.current
+        self._timeline.enter(WAIT_BEGINS, WAIT if current == OTHER else current, now, event)
+
+    # --- forward, backward, copies ---------------------------------------------------------------
+
+    def _forward_begins(self, now: int, event: Any, _: None) -> None:
+        current = self._timeline.current
+        if current in _COMPUTING:  # a root inside another; recomputing in backward
+            self._timeline.enter(FORWARD_BEGINS, current, now, event)
+            return
+        self.loaders.forward()
+        self._enter(FORWARD_BEGINS, FORWARD, now, event)
+
+    def _answered(self, now: int, event: Any, _: None) -> None:
+        if self._timeline.current not in _COMPUTING:
+            self.loaders.forward_without_gradients()
+
+    def _backward_begins(self, now: int, event: Any, _: None) -> None:
+        if self._timeline.current != BACKWARD:
+            self.loaders.backward()
+        self._enter(BACKWARD_BEGINS, BACKWARD, now, event)
+
+    def _copy_begins(self, now: int, event: Any, _: None) -> None:
+        self._timeline.enter(COPY_BEGINS, COPY, now, event)
+
+    def _copy_was_none(self, now: int, event: Any, _: None) -> None:
+        if self._timeline.innermost() == COPY_BEGINS:
+            self._timeline.disown()
+        self._timeline.leave(COPY_BEGINS, now, event)
+
+    def _copied_beside(self, now: int, event: Any, events: tuple[Event, Event]) -> None:
+        self._side_copies.append(events)
+
+    def _phase_ends(self, now: int, event: Any, begun: int) -> None:
+        self._timeline.leave(begun, now, event)
+
+    def _enter(self, begun: int, phase: int, now: int, event: Any) -> None:
+        """Begin what no optimizer does by itself: an update that is still open was left by an exception."""
+        timeline = self._timeline
+        while timeline.innermost() == UPDATE_BEGINS:
+            timeline.leave(UPDATE_BEGINS, now, event)
+        timeline.enter(begun, phase, now, event)
+
+    # --- updates ---------------------------------------------------------------------------------
+
+    def _update_begins(self, now: int, event: Any, _: None) -> None:
+        self._timeline.enter(UPDATE_BEGINS, UPDATE, now, event)
+
+    def _update_ends(self, now: int, event: Any, optimizer: int | None) -> None:
+        timeline = self._timeline
+        if timeline.leave(UPDATE_BEGINS, now, event) and not timeline.is_open(UPDATE_BEGINS) and optimizer:
+            self._cut(optimizer, now)
+
+    def _closure_begins(self, now: int, event: Any, _: None) -> None:
+        self._timeline.enter(CLOSURE_BEGINS, OTHER, now, event)
+
+    def _graph_begins(self, now: int, event: Any, _: None) -> None:
+        current = self._timeline.current
+        self._timeline.enter(GRAPH_BEGINS, GRAPH if current == OTHER else current, now, event)
+
+    def _graph_ends(self, now: int, event: Any, optimizer: int | None) -> None:
+        self._timeline.leave(GRAPH_BEGINS, now, event)
+        if optimizer is not None:
+            self.loaders.backward()
+            self._cut(optimizer, now)
+
+    def _step_marked(self, now: int, event: Any, _: None) -> None:
+        self._timeline.book(self._timeline.current, now, event)
+        self.loaders.backward()
+        self._cut("marked", now)
+
+    def _cut(self, optimizer: int | str, now: int) -> None:
+        totals, marks, start = self._timeline.cut()
+        part = part_of(
+            self._unix_less_clock + now / 1e9, totals, self._draws, start, marks, self._side_copies
+        )
+        self._draws, self._side_copies = [], []
+        self.updates += 1
+        self.done.extend(self._cycle.add(optimizer, part))
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def _loop_begins(self, now: int, event: Any, _: None) -> None:
+        self._timeline.restart(now, event)
+
+    def _pause_ends(self, now: int, event: Any, _: None) -> None:
+        self._timeline.book(self._timeline.current, now, event)
+        self.paused += sum(self._timeline.cut()[0]) / 1e9
+
+    def _device_found(self, now: int, event: Any, device: Device) -> None:
+        self.device = device
+        self._timeline.on_device = True
+        self._timeline.marks.clear()
+        self._timeline.start = event
+
+    def _optimizers_known(self, now: int, event: Any, count: int) -> None:
+        self._cycle.expect(count)
