@@ -1,0 +1,208 @@
+"""Samples from any map-style torch dataset, put into batches as a DataLoader would."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from stoker.errors import SourceBroken, UsageError
+from stoker.feed.generators import kept_generators
+from stoker.feed.sample_digest import describe, digest, walk
+from stoker.feed.sources.base import Indices, Source, checked
+
+# As many are read twice for a fingerprint: 16 reads, a second or so from a slow store.
+_FINGERPRINTED = 8
+# What ties a dataset's samples to the epoch, and so makes what it gives now a matter of when it is asked.
+_EPOCH_NAMES = ("set_epoch", "epoch", "_epoch", "current_epoch")
+
+
+class TorchSource(Source):
+    """A dataset with `__len__` and `__getitem__`; `__getitems__` is used where it has one.
+
+    Samples may be tensors, arrays, numbers, text, and dicts, tuples, namedtuples and lists of such. Those of
+    different shapes need a `collate_fn`, as in a DataLoader. As a dataset it gives what `dataset` gives.
+
+    >>> TorchSource([(torch.zeros(2), 5), (torch.ones(2), 7)]).read(np.array([1, 0]))
+    [tensor([[1., 1.],
+            [0., 0.]]), tensor([7, 5])]
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+        _check_map_style(dataset)
+        self.dataset = dataset
+        self._collate = collate_fn
+        self._fingerprint: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __repr__(self) -> str:
+        return f"TorchSource({len(self)} samples of {type(self.dataset).__name__})"
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The dataset's own samples, as it gives them."""
+        return self._samples(checked(indices, len(self)))
+
+    def read(self, indices: Indices) -> Any:
+        """The samples by default_collate, or by the collate_fn that was given."""
+        chosen = checked(indices, len(self))
+        if not len(chosen):
+            return [] if not len(self) else _emptied(self.read(np.zeros(1, np.int64)))
+        samples = self._samples(chosen)
+        if self._collate is not None:
+            return _owned(self._collate(samples), samples)
+        try:
+            return default_collate(samples)
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise SourceBroken(_explain(samples, chosen, error)) from error
+
+    def fingerprint(self) -> str:
+        """The dataset's own `fingerprint()` where it has one; else a weak one, taken once.
+
+        That is its class, its length, and the bits of 8 samples, read twice with the generators seeded. A
+        change in any other sample is not noticed. Samples that differ on the second read, or that follow the
+        epoch, count by their types and shapes alone. One that draws rarely from a generator of its own can
+        look changed when it is not: give such a dataset a `fingerprint()`.
+        """
+        if self._fingerprint is None:
+            own = getattr(self.dataset, "fingerprint", None)
+            self._fingerprint = str(own()) if callable(own) else self._weak_fingerprint()
+        return self._fingerprint
+
+    def _samples(self, indices: Indices) -> list[Any]:
+        numbers = indices.tolist()
+        if callable(getattr(self.dataset, "__getitems__", None)):
+            return list(self.dataset.__getitems__(numbers))
+        return [self.dataset[number] for number in numbers]
+
+    def _weak_fingerprint(self) -> str:
+        kind = type(self.dataset)
+        hashed = hashlib.sha256(f"torch 1\0{kind.__module__}.{kind.__qualname__}\0{len(self)}".encode())
+        if len(self):
+            with kept_generators():
+                first, second = self._seeded_read(), self._seeded_read()
+            fixed = find_epoch_name(self.dataset) is None and _bits_of(first) == _bits_of(second)
+            for path, value in walk(first):
+                hashed.update(f"\0{path}\0{describe(value)}".encode())
+            if fixed:
+                hashed.update("\0".join(_bits_of(first)).encode())
+        return hashed.hexdigest()
+
+    def _seeded_read(self) -> list[Any]:
+        """A few samples spread over the set, with what they draw from the global generators made the same."""
+        random.seed(0)
+        np.random.seed(0)
+        torch.default_generator.manual_seed(0)
+        spread = np.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).astype(np.int64)
+        return self._samples(spread)
+
+
+def find_epoch_name(dataset: Any) -> str | None:
+    """The name by which the dataset, or one that it wraps, is told the epoch; None where there is none."""
+    for inner in _unwrapped(dataset):
+        for name in _EPOCH_NAMES:
+            if hasattr(inner, name):
+                return name
+    return None
+
+
+def _unwrapped(dataset: Any) -> Iterator[Any]:
+    """A dataset and those inside it: a Subset's, a ConcatDataset's."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        inner = waiting.pop()
+        if inner is None or id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        yield inner
+        waiting.append(getattr(inner, "dataset", None))
+        among = getattr(inner, "datasets", None)
+        waiting.extend(among if isinstance(among, (list, tuple)) else [])
+
+
+def _check_map_style(dataset: Any) -> None:
+    name = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise UsageError(f"a {name} was given: give the dataset inside it, loader.dataset")
+    if isinstance(dataset, IterableDataset):
+        raise UsageError(
+            f"{name} is an IterableDataset: its samples have no numbers, so they can be neither ordered nor "
+            "kept nor resumed. Give it __len__ and __getitem__ (a map-style Dataset), or use a DataLoader."
+        )
+    if not hasattr(dataset, "__getitem__"):
+        raise UsageError(f"{name} has no __getitem__: give a map-style dataset, with __len__ and __getitem__")
+    try:
+        len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise UsageError(
+            f"{name} has no length: give it __len__, which says how many samples there are"
+        ) from error
+
+
+def _bits_of(samples: list[Any]) -> list[str]:
+    told = []
+    for path, value in walk(samples):
+        try:
+            told.append(f"{path} {digest(value).hex()}")
+        except TypeError:
+            told.append(path)  # no bits to tell; its type counts
+    return told
+
+
+def _explain(samples: list[Any], indices: Indices, error: Exception) -> str:
+    """What default_collate could not put together, in which samples, and what to do."""
+    cure = "Give TorchSource a collate_fn that puts such samples into a batch."
+    first = {path: describe(value) for path, value in walk(samples[0])}
+    for number, sample in zip(indices[1:].tolist(), samples[1:], strict=True):
+        other = {path: describe(value) for path, value in walk(sample)}
+        differing = [
+            f"{path} is {first.get(path, 'absent')} in sample {indices[0]} "
+            f"and {other.get(path, 'absent')} in sample {number}"
+            for path in dict.fromkeys([*first, *other])
+            if first.get(path) != other.get(path)
+        ]
+        if differing:
+            more = f", and {len(differing) - 3} fields more" if len(differing) > 3 else ""
+            return f"these samples are not alike: {'; '.join(differing[:3])}{more}. {cure}"
+    kinds = ", ".join(f"{path} ({kind})" for path, kind in first.items())
+    return f"default_collate cannot put these samples into a batch: {kinds}: {error}. {cure}"
+
+
+def _emptied(batch: Any) -> Any:
+    """The batch without its rows."""
+    return tree_map(lambda leaf: leaf[:0], batch, is_leaf=_is_text)
+
+
+def _is_text(node: Any) -> bool:
+    """Whether this is a column of text; default_collate makes a list of it in a dict, a tuple in a tuple."""
+    return isinstance(node, (list, tuple)) and all(isinstance(item, (str, bytes)) for item in node)
+
+
+def _owned(batch: Any, samples: list[Any]) -> Any:
+    """The batch, with what lies in a sample's memory copied: a collate may hand on what the dataset holds."""
+    found = [span for leaf in tree_leaves(samples) if (span := _span(leaf)) is not None]
+    spans = np.array(found, np.uint64).reshape(-1, 2)
+
+    def own(leaf: Any) -> Any:
+        span = _span(leaf)
+        shared = span is not None and bool(((spans[:, 0] < span[1]) & (spans[:, 1] > span[0])).any())
+        return leaf.clone() if shared and isinstance(leaf, torch.Tensor) else leaf
+
+    return tree_map(own, batch)
+
+
+def _span(leaf: Any) -> tuple[int, int] | None:
+    """Where the memory of a tensor or array begins and ends."""
+    if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.device.type == "cpu":
+        begin = leaf.untyped_storage().data_ptr()
+        return (begin, begin + leaf.untyped_storage().nbytes()) if begin else None
+    if isinstance(leaf, np.ndarray):
+        while isinstance(leaf.base, np.ndarray):  # a view's own bounds depend on its strides
+            leaf = leaf.base
+        return leaf.ctypes.data, leaf.ctypes.data + leaf.nbytes
+    return None
