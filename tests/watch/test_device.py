@@ -118,7 +118,7 @@ def test_the_wait_is_the_devices_idle_time(nap: float, item: bool, beside: bool)
     """With a sync the whole nap is idle; without one only what is left of it when the device has run dry."""
     steps, each = observe(nap, item=item, beside=beside)
     busy = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
-    idle = each - sum(busy.values()) if nap > sum(busy.values()) or (item and nap) else 0.0
+    idle = each - sum(busy.values()) if item or nap > sum(busy.values()) else 0.0
     expected = {p: s / each for p, s in {"wait": idle, **busy}.items()}
     assert shares(steps) == pytest.approx(expected, abs=POINTS)
     assert all(step.device is not None for step in steps[1:])

@@ -33,6 +33,7 @@ from stoker.watch.workers import (
     WorkerSpec,
     fetched_here,
     patch_fetchers,
+    take_oldest,
     unpatch_fetchers,
 )
 
@@ -148,7 +149,8 @@ def _observed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         if loader.length is None:
             loader.length = length_of(self)
         loader.workers = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
-        observer.mailbox.forget(getattr(iterator, "_stoker_iterator", -1))
+        # An epoch begins: what was prefetched for the last and never handed out is nobody's.
+        getattr(iterator, "_stoker_box", {}).clear()
         return iterator
 
     return __iter__
@@ -170,6 +172,7 @@ def _observed_iterator_init(original: Callable[..., None]) -> Callable[..., None
         if observer is not None:
             _iterators += 1
             self._stoker_iterator = _iterators
+            self._stoker_box = observer.mailbox.open(_iterators)
             self._stoker_loader = observer.loaders.of(loader)
             stateful = type(self).__module__ == _STATEFUL
             _worker_loop.start_for(WorkerSpec(iterator=_iterators, stateful=stateful))
@@ -195,7 +198,7 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.end_without_batch(here=here)
             raise
         if self._num_workers:
-            told = observer.mailbox.take(self._stoker_iterator, self._rcvd_idx - 1)
+            told = self._stoker_box.pop(self._rcvd_idx - 1, None) or take_oldest(self._stoker_box)
         else:
             told = fetched_here()
         samples = None
@@ -273,7 +276,7 @@ def _observed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
         # A step that the scaler skips for its gradients' sake is still where the loop's step ends.
         if _active is None:
             return original(self, optimizer, *args, **kwargs)
-        _active.begin_update(optimizer)
+        _active.before_step(optimizer, (optimizer,), {})
         try:
             return original(self, optimizer, *args, **kwargs)
         finally:

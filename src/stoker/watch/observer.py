@@ -259,8 +259,16 @@ class Observer:
     # --- updates -------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """torch calls this before any optimizer's step."""
-        self.begin_update(optimizer)
+        """An optimizer's step begins, perhaps inside another's: torch calls this before any."""
+        if id(optimizer) not in self._known:  # made before there was an observer
+            self.knows(optimizer)
+        if get_ident() != self.thread:
+            if self._updated:
+                return None
+            self.thread = get_ident()  # the loop is not where the script began
+            self.restart()
+        now = perf_counter_ns()
+        self.take((UPDATE_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
         if len(args) == 1 and not kwargs:
             return None
         # A closure (LBFGS's; Lightning's whole training step) is the loop's own code: what it does beside
@@ -270,18 +278,6 @@ class Observer:
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._outside_update(args[1]), *args[2:]), kwargs
         return None
-
-    def begin_update(self, optimizer: Any) -> None:
-        """An optimizer's step begins, perhaps inside another's."""
-        if id(optimizer) not in self._known:  # made before there was an observer
-            self.knows(optimizer)
-        if get_ident() != self.thread:
-            if self._updated:
-                return
-            self.thread = get_ident()  # the loop is not where the script began
-            self.restart()
-        now = perf_counter_ns()
-        self.take((UPDATE_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
 
     def after_step(self, optimizer: Any, args: Any = None, kwargs: Any = None) -> None:
         """An optimizer's step has ended."""
@@ -293,15 +289,15 @@ class Observer:
             key = None
         now = perf_counter_ns()
         self.take((UPDATE_ENDS, now, None if self.device is None else self.mark(now), key))
-        self._after_update(now)
-
-    def _after_update(self, now: int) -> None:
         self._updated = True
         self._forward_seen = self._copied_beside = False
         if self.device is not None:
-            share = (now - self._updated_ns) // _GAP_SHARE
-            self._gap_ns = min(max(share, _GAP_LEAST_NS), _GAP_MOST_NS)
-            self._updated_ns = now
+            self._set_gap(now)
+
+    def _set_gap(self, now: int) -> None:
+        share = (now - self._updated_ns) // _GAP_SHARE
+        self._gap_ns = min(max(share, _GAP_LEAST_NS), _GAP_MOST_NS)
+        self._updated_ns = now
 
     def _outside_update(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         @wraps(closure, updated=())
@@ -334,7 +330,7 @@ class Observer:
             optimizer = self._graph_updates.get(id(graph))
             self.take((GRAPH_ENDS, now, event, optimizer))
             if optimizer is not None:
-                self._after_update(now)
+                self._set_gap(now)
 
     def capture(self, graph: Any) -> None:
         """A CUDA graph's capture begins (or, with None, ends)."""
@@ -347,7 +343,8 @@ class Observer:
         """The loop itself says that a step has ended (loops without an optimizer)."""
         now = perf_counter_ns()
         self.take((STEP_MARKED, now, None if self.device is None else self.mark(now), None))
-        self._after_update(now)
+        self._updated = True
+        self._set_gap(now)
 
     def end_pause(self) -> float:
         """What came since the last step is nobody's time; how long that was, in seconds."""

@@ -10,6 +10,7 @@ import io
 import multiprocessing.queues
 import struct
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,9 @@ from stoker.watch.tracebacks import without_stoker
 _MAGIC = b"\x00stoker1"
 # iterator, samples (-1: not known), nanoseconds of pickling, length of the text before this
 _HEAD = struct.Struct(f"<iiqi{len(_MAGIC)}s")
+_MAGIC_SIZE = len(_MAGIC)
 _TORCH_LOOP = torch_worker._worker_loop
+_loads = ForkingPickler.loads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,11 +256,16 @@ def _or_null(value: int | None) -> str:
 
 
 class Mailbox:
-    """Where tellings wait between their arrival and the `next()` that hands the batch out."""
+    """Where tellings wait, by iterator, between their arrival and the `next()` that hands the batch out."""
 
     def __init__(self) -> None:
-        self.by_iterator: dict[int, dict[int, Told]] = {}
+        self.boxes: weakref.WeakValueDictionary[int, Box] = weakref.WeakValueDictionary()
         self.last = threading.local()
+
+    def open(self, iterator: int) -> "Box":
+        """A box for an iterator; it is gone when the iterator is."""
+        box = self.boxes[iterator] = Box()
+        return box
 
     def pinned(self, nanoseconds: int) -> None:
         """The batch that arrived last on this thread was pinned."""
@@ -265,18 +273,16 @@ class Mailbox:
         if told is not None:
             told[3] = nanoseconds
 
-    def take(self, iterator: int, seq: int) -> Told | None:
-        """The telling of the batch that was just handed out."""
-        waiting = self.by_iterator.get(iterator)
-        if not waiting:
-            return None
-        told = waiting.pop(seq, None)
-        # Not that one: out of order, as in_order=False asks. The oldest, then.
-        return waiting.pop(next(iter(waiting))) if told is None else told
 
-    def forget(self, iterator: int) -> None:
-        """An epoch begins: what was prefetched and never handed out is nobody's."""
-        self.by_iterator.pop(iterator, None)
+class Box(dict[int, Told]):
+    """One iterator's tellings, by the number of the batch."""
+
+    __slots__ = ("__weakref__",)
+
+
+def take_oldest(box: Box) -> Told | None:
+    """The telling of a batch that came out of order, as in_order=False asks; None where there is none."""
+    return box.pop(next(iter(box))) if box else None
 
 
 class ReadingPickler(ForkingPickler):
@@ -288,14 +294,15 @@ class ReadingPickler(ForkingPickler):
     def loads(buffer: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]
         """Unpickle; keep what stands behind."""
         started = perf_counter_ns()
-        obj = ForkingPickler.loads(buffer, **kwargs)
+        obj = _loads(buffer, **kwargs)
         mailbox = ReadingPickler.mailbox
-        if mailbox is not None and buffer[-len(_MAGIC) :] == _MAGIC:
+        if mailbox is not None and buffer[-_MAGIC_SIZE:] == _MAGIC:
             unpickled = perf_counter_ns() - started
             end = len(buffer) - _HEAD.size
             iterator, samples, pickled, size, _ = _HEAD.unpack_from(buffer, end)
-            known = None if samples < 0 else samples
-            told = [known, bytes(buffer[end - size : end]), pickled + unpickled, None]
-            mailbox.by_iterator.setdefault(iterator, {})[obj[0]] = told
-            mailbox.last.told = told
+            box = mailbox.boxes.get(iterator)
+            if box is not None:
+                known = None if samples < 0 else samples
+                box[obj[0]] = told = [known, bytes(buffer[end - size : end]), pickled + unpickled, None]
+                mailbox.last.told = told
         return obj
