@@ -121,6 +121,62 @@ def export(
 
 
 @app.command(no_args_is_help=True)
+def stage(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="s3://, gs://, az://, https://, or a folder.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The local folder to fill.")],
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Some first-level folders: how many (by --seed), or names: a,b,c."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which classes, when --classes is a number.")] = 0,
+    include: Annotated[
+        list[str] | None, typer.Option(help="Only files like this (*.jpg, train/*); repeatable.")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="No files like this; repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Files copied at a time.")] = 16,
+    verify: Annotated[bool, typer.Option("--verify", help="Read and check what is already there.")] = False,
+    ignore_etags: Annotated[
+        bool, typer.Option("--ignore-etags", help="The store's tags are no MD5 digests (KMS encryption).")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep in step until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks with --watch.")] = 30.0,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove staged files that are no longer in the source.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied.")] = False,
+    endpoint: Annotated[str | None, typer.Option(help="The store's address, for stores of your own.")] = None,
+    region: Annotated[str | None, typer.Option(help="The store's region.")] = None,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="The bucket is public.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Copy a set, or a seeded part of it, to local disk: verified, resumable, whole files only."""
+    from stoker.feed import stage as stages
+
+    if watch and dry_run:
+        raise UsageError("--watch copies and --dry-run does not: give one of them")
+    given = {"endpoint": endpoint, "region": region, "skip_signature": True if anonymous else None}
+    store = stages.Store(source, options={name: value for name, value in given.items() if value is not None})
+    selection = stages.Selection(
+        classes=stages.parse_classes(classes),
+        seed=seed,
+        include=include or (),
+        exclude=exclude or (),
+        jobs=jobs,
+        verify=verify,
+        ignore_etags=ignore_etags,
+        delete=delete,
+    )
+    work = stages.Stage(store, target, selection, stages.view_for(quiet=quiet))
+    outcome = work.watch(every_s=every) if watch else work.run(dry_run=dry_run)
+    if as_json:
+        _print_json(outcome.to_json())
+    elif not quiet and not watch:
+        typer.echo(stages.summary(outcome))
+    raise typer.Exit(1 if outcome.failed else 0)
+
+
+@app.command(no_args_is_help=True)
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark: overhead, truth or holders.")],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",

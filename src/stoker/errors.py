@@ -9,6 +9,7 @@ StokerError
 │   ├── SourceBroken                 a source's files or samples that cannot be read or put into batches
 │   ├── StateBroken                  a state of an order that cannot be read
 │   ├── OrderChanged                 a resume with another order than the state's
+│   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
 │   └── NotPermitted                 a file or folder that may not be read or written
 ├── SourceChanged                    the data of a source changed while it was in use
 ├── StoreError                       an object store did not do what was asked
@@ -61,6 +62,10 @@ class StateBroken(UsageError):
 
 class OrderChanged(UsageError):
     """A resume with another order than the state's: samples would come twice or not at all."""
+
+
+class NotPackable(UsageError):
+    """Samples that a tier cannot hold: something in them is no tensor, or they are not all alike."""
 
 
 class NotPermitted(UsageError):

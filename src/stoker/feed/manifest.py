@@ -1,0 +1,137 @@
+"""The manifest of a staged folder: which files are whole, with size, time, tag and digest of each.
+
+    .stoker-stage.jsonl   a line of JSON each, only appended: {"source": …}, then {"key", "size", …}
+
+A line is written after its file has its name, so a killed run can leave a file without its line (checked or
+copied again next time) but no line without its file. A line that a kill cut off is left out. Several
+processes may append: a line is one write.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import NotPermitted, UsageError
+from stoker.feed.sources.listing import Entry
+from stoker.feed.whole_file import whole_file
+
+NAME = ".stoker-stage.jsonl"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A whole file: what the source said of it, and the digest (`md5:…` or `blake2b:…`) of its bytes."""
+
+    key: str
+    size: int
+    modified_ns: int
+    etag: str | None
+    digest: str
+
+    @classmethod
+    def of(cls, entry: Entry, digest: str) -> "Line":
+        """A file that was copied from this object."""
+        return cls(
+            key=entry.key, size=entry.size, modified_ns=entry.modified_ns, etag=entry.etag, digest=digest
+        )
+
+    def tells(self, entry: Entry) -> bool:
+        """Whether the object is still what was copied."""
+        return (self.size, self.modified_ns, self.etag) == (entry.size, entry.modified_ns, entry.etag)
+
+
+class Manifest:
+    """A folder's manifest, opened when first written to or asked."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self.path = folder / NAME
+        self._source = source
+        self._file: int | None = None
+
+    def require_source(self) -> None:
+        """UsageError where the folder was staged from somewhere else."""
+        for value in self._values():
+            if "source" in value and value["source"] != self._source:
+                raise UsageError(
+                    f"{self.path.parent} holds what was staged from {value['source']}, not {self._source}: "
+                    f"give another folder, or remove {self.path} to have every file copied again"
+                )
+
+    def lines(self) -> dict[str, Line]:
+        """The newest line for each key."""
+        found: dict[str, Line] = {}
+        for value in self._values():
+            if value.get("removed"):
+                found.pop(value["key"], None)
+            elif "key" in value:
+                try:
+                    found[value["key"]] = Line(**value)
+                except TypeError:
+                    continue  # another version's words: the file is looked at anew
+        return found
+
+    def add(self, line: Line) -> None:
+        """One more file is whole."""
+        self._append(asdict(line))
+
+    def remove(self, key: str) -> None:
+        """A file is no longer there."""
+        self._append({"key": key, "removed": True})
+
+    def rewrite(self, lines: Iterable[Line]) -> None:
+        """These lines alone, in place of all there are."""
+        self.close()
+        with whole_file(self.path) as out:
+            out.write(_encode({"schema": SCHEMA, "source": self._source}))
+            for line in lines:
+                out.write(_encode(asdict(line)))
+
+    def close(self) -> None:
+        """Let go of the file; the next line opens it again."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _append(self, value: dict[str, Any]) -> None:
+        if self._file is None:
+            self._file = self._open()
+        os.write(self._file, _encode(value))
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        file = os.open(self.path, flags, 0o644)
+        size = os.fstat(file).st_size
+        if size == 0:
+            os.write(file, _encode({"schema": SCHEMA, "source": self._source}))
+        else:
+            os.lseek(file, size - 1, os.SEEK_SET)
+            if os.read(file, 1) != b"\n":  # cut off by a kill: what comes next must not become part of it
+                os.write(file, b"\n")
+        return file
+
+    def _values(self) -> Iterable[dict[str, Any]]:
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise NotPermitted(
+                f"{self.path} cannot be read: {error.strerror}; check its rights, or give another folder"
+            ) from error
+        with file:
+            for line in file:
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    continue  # cut off by a kill
+                if isinstance(value, dict):
+                    yield value
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    # Escaped, because keys may hold bytes that are no UTF-8.
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

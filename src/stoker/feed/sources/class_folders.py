@@ -1,0 +1,65 @@
+"""Class folders: which classes of a store are taken, and which of its files. Shared by images and staging."""
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+
+from stoker.errors import UsageError
+from stoker.feed.sources.listing import Listing
+from stoker.feed.sources.objects import Store
+from stoker.feed.subset import choose_classes
+
+
+def gather_classes(store: Store, classes: int | Sequence[str] | None, seed: int) -> tuple[list[str], Listing]:
+    """The classes taken, sorted, and what lies in their folders. Only those folders are listed."""
+    there = [name for name in store.folders() if not name.startswith(".")]
+    taken = there if classes is None else pick_classes(there, classes, seed, store.url)
+    return taken, store.gather(taken)
+
+
+def pick_classes(there: Sequence[str], classes: int | Sequence[str], seed: int, url: str) -> list[str]:
+    """That many of these classes by the seed, or the named ones."""
+    if isinstance(classes, str):
+        raise UsageError(f"classes={classes!r} is one text: give a list, [{classes!r}]")
+    if isinstance(classes, int):
+        if not there:
+            raise UsageError(f"{url} has no class folders; give the folder above them")
+        return choose_classes(there, classes, seed)
+    for name in classes:
+        if name not in there:
+            near = difflib.get_close_matches(name, there, n=3) or there[:8]
+            raise UsageError(
+                f"no class {name!r} in {url}: of {len(there)} folders the nearest are {', '.join(near)}"
+            )
+    return sorted(set(classes))
+
+
+class Globs:
+    """Which keys are taken: one that an `include` pattern matches (or any, without), and no `exclude` one.
+
+    A pattern without `/` is for the file's name, one with it for the whole key; `*` matches `/` too.
+
+    >>> Globs(include=["*.jpg"], exclude=["test/*"]).match("train/cat/1.jpg")
+    True
+    """
+
+    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
+        self._include = [_compile(pattern) for pattern in include]
+        self._exclude = [_compile(pattern) for pattern in exclude]
+
+    def match(self, key: str) -> bool:
+        """Whether this one is taken."""
+        name = key.rpartition("/")[2]
+
+        def matches(pattern: tuple[bool, re.Pattern[str]]) -> bool:
+            whole, expression = pattern
+            return expression.match(key if whole else name) is not None
+
+        if self._include and not any(map(matches, self._include)):
+            return False
+        return not any(map(matches, self._exclude))
+
+
+def _compile(pattern: str) -> tuple[bool, re.Pattern[str]]:
+    return "/" in pattern, re.compile(fnmatch.translate(pattern))

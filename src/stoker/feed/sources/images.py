@@ -1,0 +1,164 @@
+"""Images in class folders, on disk or in an object store: labels by folder, decoded by the batch.
+
+train = ImageSource("s3://bucket/imagenet/train", classes=100, seed=0, size=(224, 224))
+images, labels = train.read(np.arange(256))          # uint8 [256, 3, 224, 224], int64 [256]
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from stoker.errors import SourceBroken, UsageError
+from stoker.feed.decode import Size, decode, decoder_name, stack
+from stoker.feed.per_process import PerProcess
+from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.class_folders import Globs, gather_classes
+from stoker.feed.sources.objects import Store
+from stoker.feed.write_through import WriteThrough
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class ImageSource(Source):
+    """Samples are (image, label): JPEG and PNG files in one folder a class, at any depth below it.
+
+    `classes` takes some of them: a number of classes by the seed, or their names; labels count the sorted
+    names of those taken. `size=(height, width)` scales each image to cover it and cuts its middle, and is
+    needed where images differ. `decode=False` hands out the files' bytes as a list, for a cache of
+    compressed images; `stoker.feed.decode.decode_batch` makes tensors of them, on a GPU too.
+    `keep` names a folder into which everything read from a remote store is also written.
+
+    A file that is no whole image raises `SourceBroken` with its name, never a blank sample; `find_broken`
+    lists them all, and `exclude` leaves them out.
+    """
+
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        classes: int | Sequence[str] | None = None,
+        seed: int = 0,
+        size: Size | None = None,
+        decode: bool = True,
+        exclude: Sequence[str] = (),
+        keep: Path | str | None = None,
+        threads: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if size is not None and (len(size) != 2 or min(size) < 1):
+            raise UsageError(f"size={size!r}: give (height, width) in pixels")
+        store = Store(url, options=options)
+        self.classes, listing = gather_classes(store, classes, seed)
+        excluded = Globs(exclude=exclude)
+        taken = [
+            number
+            for number, key in enumerate(listing.keys)
+            if key.lower().endswith(SUFFIXES) and key.count("/") and excluded.match(key)
+        ]
+        self.ignored = len(listing) - len(taken)
+        if not taken:
+            raise UsageError(
+                f"no images in class folders under {store.url}: files {', '.join(SUFFIXES)} are looked for "
+                "in one folder for each class; give the folder above those"
+            )
+        listing = listing.take(taken)
+        self.url = store.url
+        self.decodes = decode
+        self.size = size
+        self._fingerprint = listing.fingerprint()
+        self._keys = listing.keys
+        self._labels = np.searchsorted(
+            np.array(self.classes), np.array([key.partition("/")[0] for key in listing.keys])
+        ).astype(np.int64)
+        self._store: Store | WriteThrough = store
+        if keep is not None:
+            self._store = WriteThrough(store, Path(keep), listing)
+        self._pool = PerProcess(partial(_make_pool, threads))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """The label of every sample."""
+        return torch.from_numpy(self._labels.copy())
+
+    def key(self, index: int) -> str:
+        """The name of a sample's file, relative to the source."""
+        return self._keys[int(checked([index], len(self))[0])]
+
+    def read(self, indices: Indices) -> Any:
+        """The images of these samples and their labels."""
+        chosen = checked(indices, len(self))
+        labels = torch.from_numpy(self._labels[chosen])
+        keys = [self._keys[number] for number in chosen.tolist()]
+        if not self.decodes:
+            return list(self._store.get_many(keys)), labels
+        return self._stack(keys, list(self._decoded(keys))), labels
+
+    def find_broken(self) -> dict[str, str]:
+        """Read and decode every image: the names of those that are not whole, and what is wrong with each."""
+        broken: dict[str, str] = {}
+        # A few at a time: this may be terabytes.
+        for start in range(0, len(self), 256):
+            keys = [self._keys[number] for number in range(start, min(start + 256, len(self)))]
+            for key, data in zip(keys, self._store.fetch(keys), strict=True):
+                try:
+                    decode(data)
+                except ValueError as error:
+                    broken[key] = str(error)
+        return broken
+
+    def fingerprint(self) -> str:
+        """Of the files' names, sizes and tags or times, and of what is made of them."""
+        how = f"{self.size} {decoder_name()}" if self.decodes else "bytes"
+        return blake2b(
+            f"{self._fingerprint} {how} {self.classes}".encode("utf-8", "surrogateescape"), digest_size=16
+        ).hexdigest()
+
+    def _decoded(self, keys: Sequence[str]) -> Iterator[torch.Tensor]:
+        """The images in order; while some are decoded others are on their way."""
+        pool = self._pool.get()
+        arriving = zip(keys, self._store.fetch(keys), strict=True)
+        if pool is None:
+            for key, data in arriving:
+                yield self._decode(key, data)
+            return
+        jobs: list[Future[torch.Tensor]] = [pool.submit(self._decode, key, data) for key, data in arriving]
+        for job in jobs:
+            yield job.result()
+
+    def _decode(self, key: str, data: bytes) -> torch.Tensor:
+        try:
+            return decode(data, self.size)
+        except ValueError as error:
+            raise SourceBroken(
+                f"{self.url}/{key} ({len(data)} bytes) is {error}; mend it, or leave it out: "
+                f"exclude=[{key!r}]"
+            ) from error
+
+    def _stack(self, keys: Sequence[str], images: Sequence[torch.Tensor]) -> torch.Tensor:
+        for key, image in zip(keys, images, strict=True):
+            if image.shape != images[0].shape:
+                first, other = ("x".join(map(str, one.shape[1:])) for one in (images[0], image))
+                raise UsageError(
+                    f"images differ in size: {keys[0]} is {first}, {key} is {other}; give size=(height, "
+                    "width), or decode=False for their bytes"
+                )
+        return stack(images) if images else torch.empty(0, 3, *(self.size or (0, 0)), dtype=torch.uint8)
+
+
+def _make_pool(threads: int | None) -> ThreadPoolExecutor | None:
+    """Threads that decode (libjpeg-turbo lets go of the GIL); none where one core is all there is to use."""
+    if threads is None:
+        # The cores of a DataLoader's workers are already shared out among them.
+        threads = 1 if get_worker_info() is not None else min(16, len(os.sched_getaffinity(0)))
+    return ThreadPoolExecutor(threads, thread_name_prefix="stoker-decode") if threads > 1 else None

@@ -1,0 +1,154 @@
+"""One client for objects wherever they lie: s3, gcs, azure, http, or files in a folder.
+
+    store = Store("s3://bucket/imagenet/train", options={"region": "eu-central-1"})
+    for entry in store.list(): ...
+    batch = store.get_many(["n01440764/a.jpg", "n01443537/b.jpg"])
+
+Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_…)
+or from `options`, in obstore's words. A store pickles as its address and options: every process connects
+for itself. Keys are relative to the address and have `/` between their parts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from stoker.errors import StoreError, UsageError
+from stoker.feed.per_process import PerProcess
+from stoker.feed.sources.listing import Entry, Listing, Reading
+from stoker.feed.sources.object_folder import FolderClient
+from stoker.feed.sources.object_remote import RemoteClient
+
+# Requests in flight. Against a server on loopback 100 KB objects came at 1,144, 2,712, 2,124 and 3,085 a
+# second with 1, 16, 32 and 64 threads, 10% to 25% ahead of as many coroutines; at 25 ms a trip 64 is ahead
+# of 16 by 2.3.
+IN_FLIGHT = 32
+# With backoff from 0.1 s, doubling with jitter up to 10 s: some 30 s in all.
+RETRIES = 8
+REMOTE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
+
+
+class Client(Protocol):
+    """What a store is made of: one connection, or one folder."""
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        """Every object below `prefix`, which ends where a part of a key does."""
+
+    def folders(self) -> tuple[list[str], list[Entry]]:
+        """The first parts of all keys that have several, and the objects whose keys have one."""
+
+    def open(self, key: str) -> Reading:
+        """Begin to read an object."""
+
+    def get(self, key: str) -> bytes:
+        """All of an object."""
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """The bytes from each start to before each stop, cut off where the object ends."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, whole or not at all."""
+
+
+class Store:
+    """The objects under an address: `s3://bucket/prefix`, `gs://…`, `az://…`, `https://…`, or a folder."""
+
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        options: Mapping[str, Any] | None = None,
+        in_flight: int = IN_FLIGHT,
+        retries: int = RETRIES,
+    ) -> None:
+        if in_flight < 1 or retries < 0:
+            raise UsageError(f"in_flight={in_flight}, retries={retries}: take at least 1, and 0 or more")
+        self.folder = folder_of(url)
+        # Never with a query: it may carry a signature.
+        self.url = str(self.folder) if self.folder is not None else str(url).partition("?")[0].rstrip("/")
+        connect: Callable[[], Client] = (
+            partial(FolderClient, self.folder)
+            if self.folder is not None
+            else partial(RemoteClient, str(url), dict(options or {}), retries)
+        )
+        self._client = PerProcess(connect)
+        self._threads = PerProcess(partial(ThreadPoolExecutor, in_flight, thread_name_prefix="stoker-get"))
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Every object whose key begins with the parts of `prefix`, page by page, in no certain order."""
+        return self._client.get().entries(prefix.strip("/"))
+
+    def folders(self) -> Sequence[str]:
+        """The first parts of the keys, sorted: in a set of images, its classes."""
+        return sorted(self._client.get().folders()[0])
+
+    def gather(self, folders: Iterable[str] | None = None) -> Listing:
+        """List everything, or what lies in these first-level folders, many folders at a time."""
+        loose: list[Entry] = []
+        if folders is None:
+            folders, loose = self._client.get().folders()
+        # A page of an S3 listing has 1,000 keys and comes after the one before it; folders do not wait.
+        lists = self._threads.get().map(lambda folder: list(self.list(folder)), sorted(folders))
+        return Listing.gather(entry for entries in (loose, *lists) for entry in entries)
+
+    def open(self, key: str) -> Reading:
+        """Begin to read an object that need not fit in memory."""
+        return self._client.get().open(key)
+
+    def get(self, key: str) -> bytes:
+        """All of an object."""
+        return self._client.get().get(key)
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[bytes]:
+        """All of these objects, in this order, many requests in flight; the first error ends it."""
+        client = self._client.get()
+        return self._threads.get().map(client.get, keys)
+
+    def get_many(self, keys: Sequence[str]) -> Sequence[bytes]:
+        """All of these objects, in this order; one that is named twice is read once."""
+        wanted = dict.fromkeys(keys)
+        found = dict(zip(wanted, self.fetch(tuple(wanted)), strict=True))
+        return [found[key] for key in keys]
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """The bytes from each start to before each stop; near ones by one request."""
+        for start, stop in ranges:
+            if not 0 <= start <= stop:
+                raise UsageError(f"range {start} to {stop} of {key!r}: take 0 <= start <= stop")
+        some = [(start, stop) for start, stop in ranges if start < stop]
+        answers = iter(self._client.get().get_ranges(key, some) if some else ())
+        found = [next(answers) if start < stop else b"" for start, stop in ranges]
+        for (start, stop), data in zip(ranges, found, strict=True):
+            if len(data) != stop - start:
+                raise StoreError(
+                    f"bytes {start} to {stop} of {key!r} in {self.url}: only {len(data)} came; "
+                    "the object is shorter than that: list it again"
+                )
+        return found
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, whole or not at all, in place of one that has this key."""
+        self._client.get().put(key, data)
+
+
+def folder_of(url: str | Path) -> Path | None:
+    """The folder that an address names; None for one that is remote."""
+    if isinstance(url, Path):
+        return url.expanduser().absolute()
+    scheme, marked, _ = url.partition("://")
+    if not marked:
+        return Path(url).expanduser().absolute()
+    if scheme.lower() == "file":
+        return Path(unquote(urlsplit(url).path))
+    if scheme.lower() not in REMOTE:
+        raise UsageError(
+            f"{url.partition('?')[0]}: no store is called {scheme}://; there are {'://, '.join(REMOTE)}://, "
+            "file:// and plain paths"
+        )
+    return None

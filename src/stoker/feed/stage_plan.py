@@ -1,0 +1,194 @@
+"""What staging would do: where each object would lie, what is already there, how much room it takes."""
+
+import os
+import shutil
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import NoSpace, NotPermitted, UsageError
+from stoker.facts.words import size as in_words
+from stoker.feed.manifest import NAME, Line
+from stoker.feed.sources.listing import Entry, Listing
+from stoker.feed.whole_file import PART
+
+LOCK = ".stoker-stage.lock"
+_LONGEST = 255
+
+
+class Target:
+    """The folder that objects are staged into: where each lies, and that none lies outside."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._safe: set[Path] = set()
+
+    def path(self, key: str) -> Path:
+        """Where the object with this key lies."""
+        return self.folder / key
+
+    def place(self, key: str) -> Path:
+        """The same, its folders made; an error where a link would lead it out."""
+        path = self.path(key)
+        if path.parent not in self._safe:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.parent.resolve().is_relative_to(self.folder.resolve()):
+                raise NotPermitted(
+                    f"{path.parent} is a link that leads out of {self.folder}: nothing is written through "
+                    "it; remove the link, or give the folder it leads to"
+                )
+            self._safe.add(path.parent)
+        return path
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether a file of this size and time lies there. It is whole: names are given to nothing else."""
+        try:
+            status = self.path(entry.key).stat()
+        except (OSError, ValueError):
+            return False
+        return (status.st_size, status.st_mtime_ns) == (entry.size, entry.modified_ns)
+
+    def check(self, keys: Iterable[str]) -> None:
+        """UsageError where keys cannot all be files under one folder."""
+        files = set(keys)
+        folders: set[str] = set()
+        for key in files:
+            if wrong := _fault_of(key):
+                raise UsageError(
+                    f"the key {key!r} cannot be a file under {self.folder}: {wrong}; leave it out by "
+                    "--exclude"
+                )
+            parent = key.rpartition("/")[0]
+            while parent and parent not in folders:
+                folders.add(parent)
+                parent = parent.rpartition("/")[0]
+        if both := sorted(files & folders):
+            raise UsageError(
+                f"the key {both[0]!r} is an object and the beginning of others: it cannot be both a file and "
+                "a folder; leave one out by --exclude"
+            )
+        if folds_case(self.folder):
+            self._check_case(files | folders)
+
+    def _check_case(self, names: set[str]) -> None:
+        seen: dict[str, str] = {}
+        for name in sorted(names):
+            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                raise UsageError(
+                    f"{other!r} and {name!r} are one file on {self.folder}, which does not tell upper from "
+                    "lower case; leave one out by --exclude, or stage to another disk"
+                )
+
+
+def _fault_of(key: str) -> str | None:
+    """Why a key is no path to a file below a folder."""
+    if key.startswith("/") or Path(key).is_absolute():
+        return "it is absolute"
+    parts = key.split("/")
+    if ".." in parts or "." in parts or "" in parts:
+        return "it has a part that is empty, . or .."
+    if "\0" in key or (os.name == "nt" and any(mark in key for mark in '\\:*?"<>|')):
+        return "it has a character that file names cannot have"
+    if any(len(os.fsencode(part)) > _LONGEST for part in parts):
+        return f"it has a part longer than {_LONGEST} bytes"
+    return None
+
+
+def is_ours(key: str) -> bool:
+    """Whether a key has one of the names that staging uses for itself."""
+    return key in (NAME, LOCK) or key.rpartition("/")[2].startswith(PART)
+
+
+def folds_case(folder: Path) -> bool:
+    """Whether the file system under a folder takes `a` and `A` for one name; unknown is no."""
+    probe = folder / f"{PART}case"
+    try:
+        probe.touch()
+        return probe.with_name(probe.name.upper()).exists()
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Numbers of the listing's entries: those to copy, and those to read and check, with their digests."""
+
+    listing: Listing
+    copy: NDArray[np.int64]
+    check: Mapping[int, str]
+    kept: int
+    removed: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def copy_bytes(self) -> int:
+        """The size of what is to be copied."""
+        return int(self.listing.sizes[self.copy].sum())
+
+
+def make_plan(
+    listing: Listing,
+    target: Target,
+    lines: Mapping[str, Line],
+    *,
+    verify: bool = False,
+    removed: tuple[str, ...] = (),
+    skipped: tuple[str, ...] = (),
+) -> Plan:
+    """Compare the source with what is there. A file with its manifest line is trusted, unless `verify`."""
+    copy: list[int] = []
+    check: dict[int, str] = {}
+    for number, entry in enumerate(listing):
+        line = lines.get(entry.key)
+        known = line.digest if line is not None and line.tells(entry) else None
+        md5 = md5_of(entry)
+        if not target.holds(entry) or (known is None and md5 is None):
+            copy.append(number)  # missing, changed, or nothing to check it by
+        elif known is None or verify:
+            check[number] = known or f"md5:{md5}"
+    return Plan(
+        listing=listing,
+        copy=np.array(copy, np.int64),
+        check=check,
+        kept=len(listing) - len(copy) - len(check),
+        removed=removed,
+        skipped=skipped,
+    )
+
+
+def md5_of(entry: Entry) -> str | None:
+    """The MD5 that a tag is, for objects put in one piece; other tags are no digests."""
+    tag = entry.etag or ""
+    return tag if len(tag) == 32 and all(c in "0123456789abcdef" for c in tag) else None
+
+
+def require_room(plan: Plan, folder: Path) -> None:
+    """NoSpace where what is to be copied does not fit, by bytes in whole blocks or by files."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not hasattr(os, "statvfs"):
+        free, block, files = shutil.disk_usage(there).free, 4096, None
+    else:
+        status = os.statvfs(there)
+        block = status.f_frsize
+        free = status.f_bavail * block
+        # 0 is a file system that does not count them.
+        files = status.f_favail if status.f_files else None
+    sizes = plan.listing.sizes[plan.copy]
+    need = int((-(-sizes // block) * block).sum())
+    if need > free:
+        raise NoSpace(
+            f"staging needs {in_words(need)} for {len(sizes):,} files, and {there} has {in_words(free)} "
+            f"free, {in_words(need - free)} too little; free some, take fewer classes, or give another folder"
+        )
+    if files is not None and len(sizes) > files:
+        raise NoSpace(
+            f"staging needs {len(sizes):,} files, and {there} has room for {files:,} more (inodes); remove "
+            "some, take fewer classes, or give another disk"
+        )
