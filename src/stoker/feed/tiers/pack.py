@@ -1,0 +1,267 @@
+"""One cache on disk: its format, how rows get into it, and how a row is known to be whole.
+
+A cache is a folder:
+
+    cache.json   what it holds: of which source, how long a row is, how many rows are kept
+    rows         row i at i * stride; the rows never written are holes
+    sums         8 bytes a row, the checksum of row i, or 0: not there
+    writing      locked by whoever writes rows
+    in-use       locked by everyone who has the cache open
+
+A row is there when its checksum is, and whole when its bytes have that checksum; every read checks that.
+The checksum is seeded by the cache's key and the row's number, so another row's bytes, another cache's and
+bytes that a kill or a power cut left half written are all alike: not this row, read from the source and
+written again. Nothing therefore rests on the order in which writes reach the disk, and nothing is synced
+while a run trains: a power cut costs rows of the last seconds, which are fetched again.
+
+Rows can arrive in any order, as they do in a shuffled first epoch, from several processes. Segments that
+appear whole would mean fetching 256 samples for one, or writing everything twice.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import MissingExtra
+from stoker.feed.layout import Layout
+from stoker.feed.sources.base import Indices
+from stoker.feed.tiers.locks import claimed, locked
+from stoker.feed.whole_file import whole_file
+
+FORMAT = 1
+HEADER, ROWS, SUMS, WRITING, IN_USE = "cache.json", "rows", "sums", "writing", "in-use"
+# What O_DIRECT asks of offsets, lengths and addresses: the block size, at most a page on Linux.
+PAGE = 4096
+# Rows from this size on begin at a page, so that O_DIRECT can read one: at worst a quarter is lost.
+PAGED_FROM = 4 * PAGE
+# A writer holds the lock for one batch, tens of milliseconds; one that is stopped must not stop the others.
+_PATIENCE_S = 5.0
+
+Sums = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a cache is of. Equal contents share a cache."""
+
+    fingerprint: str
+    transform: str
+    samples: int
+    layout: Layout
+
+    @property
+    def stride(self) -> int:
+        """From one row's beginning to the next's."""
+        size = self.layout.row_bytes
+        return size if size < PAGED_FROM else -(-size // PAGE) * PAGE
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        text = json.dumps(self._told(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def header(self, kept: int) -> dict[str, Any]:
+        """The header of its cache, of which the first `kept` rows are kept."""
+        return self._told() | {"key": self.key, "stride": self.stride, "kept": kept, "checksum": "xxh3_64"}
+
+    def _told(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "transform": self.transform,
+            "samples": self.samples,
+            "layout": self.layout.to_json(),
+        }
+
+
+def bytes_of(samples: int, kept: int, stride: int) -> int:
+    """What a cache takes when all the rows it keeps are there."""
+    return kept * stride + samples * 8 + PAGE
+
+
+def read_header(folder: Path) -> dict[str, Any] | None:
+    """The header, if there is a usable one."""
+    try:
+        told = json.loads((folder / HEADER).read_bytes())
+    except (OSError, ValueError):
+        return None
+    counts = [told.get(name) for name in ("samples", "stride", "kept")] if isinstance(told, dict) else [None]
+    if not all(isinstance(count, int) and count > 0 for count in counts) or told["kept"] > told["samples"]:
+        return None
+    return dict(told)
+
+
+def write_header(folder: Path, header: dict[str, Any]) -> None:
+    """Write it, whole."""
+    with whole_file(folder / HEADER) as file:
+        file.write(json.dumps(header, indent=1).encode())
+
+
+def create(folder: Path, content: Content, kept: int) -> None:
+    """Make an empty cache in a new folder. It counts from when its folder gets its right name."""
+    folder.mkdir()
+    for name, size in (
+        (ROWS, content.samples * content.stride), (SUMS, content.samples * 8), (WRITING, 0), (IN_USE, 0),
+    ):  # fmt: skip
+        with (folder / name).open("xb") as file:
+            file.truncate(size)
+    write_header(folder, content.header(kept))
+
+
+class Checksum:
+    """The checksum of a row's bytes by its seed, never 0.
+
+    XXH3 at 98 KB a row: 62 GB/s on one core (zlib's crc32 4.2, SHA-1 1.9), so every read can afford it.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import xxhash
+        except ImportError as error:
+            raise MissingExtra("xxhash", "disk", "the disk tier") from error
+        self._whole, self._streamed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64
+
+    def of(self, parts: Sequence[memoryview], seed: int) -> int:
+        """Of a row in these parts."""
+        if len(parts) == 1:
+            return self._whole(parts[0], seed) or 1
+        streamed = self._streamed(seed=seed)
+        for part in parts:
+            streamed.update(part)
+        return streamed.intdigest() or 1
+
+
+class Pack:
+    """The open files of one cache, in one process. Reads and writes come from any thread.
+
+    Closed when nobody refers to it any more, and never before: a descriptor closed under a writer in another
+    thread could by then be some other file's.
+    """
+
+    def __init__(self, folder: Path, content: Content, *, kept: int, in_use: int, writable: bool) -> None:
+        self.folder, self.content, self.kept, self.writable = folder, content, kept, writable
+        self.stride, self.row_bytes = content.stride, content.layout.row_bytes
+        self._checksum = Checksum()
+        self._key = int(content.key[:16], 16)
+        self._patience_s = _PATIENCE_S
+        files = [in_use]
+        weakref.finalize(self, _close, files)
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        self.rows_file = os.open(folder / ROWS, flags)
+        files.append(self.rows_file)
+        self._sums_file = os.open(folder / SUMS, flags)
+        files.append(self._sums_file)
+        self.direct_file = self._open_direct(files)
+        self.sums: Sums = np.zeros(kept, np.uint64)
+        self.refresh_all()
+
+    def _open_direct(self, files: list[int]) -> int | None:
+        """Past the page cache, where rows and the file system allow it (no macOS; some network mounts)."""
+        if self.stride % PAGE or not hasattr(os, "O_DIRECT"):
+            return None
+        try:
+            files.append(os.open(self.folder / ROWS, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
+        except OSError:
+            return None
+        return files[-1]
+
+    def checksum(self, number: int, parts: Sequence[memoryview]) -> int:
+        """What the row of this number, in these parts, must have as its entry."""
+        # Another seed for each row of each cache; the factor is 2**64 over the golden ratio.
+        return self._checksum.of(parts, (self._key + number * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
+
+    def entries(self, numbers: Indices) -> Sums:
+        """The checksums of these rows, 0 where there is none. What is not known is looked up in the file."""
+        inside = numbers < self.kept
+        known = np.zeros(len(numbers), np.uint64)
+        known[inside] = self.sums[numbers[inside]]
+        for at in np.flatnonzero(inside & (known == 0)).tolist():
+            known[at] = self._look_up(int(numbers[at]))
+        return known
+
+    def refresh_all(self) -> bool:
+        """Look all of them up again; whether every row is there. A file cut short has none at its end."""
+        told = np.frombuffer(_pread(self._sums_file, self.kept * 8, 0), np.uint8)
+        self.sums[: len(told) // 8] = told[: len(told) // 8 * 8].view(np.uint64)
+        return bool(self.sums.all())
+
+    def _look_up(self, number: int) -> int:
+        try:
+            told = os.pread(self._sums_file, 8, number * 8)
+        except OSError:  # the disk cannot tell: then it is not there, and comes from the source
+            told = b""
+        entry = int.from_bytes(told, sys.byteorder) if len(told) == 8 else 0
+        self.sums[number] = entry
+        return entry
+
+    def write(self, numbers: Indices, rows: Bytes, seen: Sums) -> int:
+        """Write rows whose checksums are still those `seen`; how many. Raises OSError as the disk does.
+
+        0 was seen for a row that is not there, another value for one found damaged. Whoever finds something
+        else leaves the row alone: it has been written since.
+        """
+        with locked(self.folder / WRITING, patience_s=self._patience_s) as mine:
+            # Who has waited in vain does not wait again before the lock has been free once.
+            self._patience_s = _PATIENCE_S if mine else 0.0
+            if not mine:
+                return 0
+            ours = [
+                at
+                for at, number in enumerate(numbers.tolist())
+                if number < self.kept and self._look_up(number) == seen[at]
+            ]
+            for at in ours:
+                if seen[at]:  # damaged: from here on it is not there
+                    self._enter(int(numbers[at]), 0)
+                _pwrite(self.rows_file, rows[at].data, int(numbers[at]) * self.stride)
+            for at in ours:
+                number = int(numbers[at])
+                self._enter(number, self.checksum(number, [rows[at].data]))
+        return len(ours)
+
+    def _enter(self, number: int, entry: int) -> None:
+        _pwrite(self._sums_file, memoryview(entry.to_bytes(8, sys.byteorder)), number * 8)
+        self.sums[number] = entry
+
+    def claim(self, block: int) -> AbstractContextManager[bool]:
+        """Whether no other process fills this block, kept so for the `with` that it is used in."""
+        return claimed(self._sums_file, block)
+
+    def sync(self) -> None:
+        """Have everything written so far on the disk."""
+        for file in (self.rows_file, self._sums_file):
+            os.fsync(file)
+
+
+def _pread(file: int, size: int, offset: int) -> bytes:
+    parts = []
+    while size and (part := os.pread(file, size, offset)):
+        parts.append(part)
+        size, offset = size - len(part), offset + len(part)
+    return b"".join(parts)
+
+
+def _pwrite(file: int, data: memoryview, offset: int) -> None:
+    while len(data):
+        done = os.pwrite(file, data, offset)
+        if not done:
+            raise OSError(errno.ENOSPC, "nothing could be written")
+        data, offset = data[done:], offset + done
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)
