@@ -351,6 +351,7 @@ def test_an_order_goes_to_another_process_as_it_is() -> None:
         ({"limit": 0}, "limit=0"),
         ({"subset": []}, r"a subset of shape \(0,\)"),
         ({"subset": [3, 10]}, "the subset names sample 10: there are 10, from 0 to 9"),
+        ({"subset": [[1], [2, 3]]}, "a subset that is no array"),
         ({"subset": [-1]}, "the subset names sample -1"),
         ({"subset": [0.5]}, "type float64: give a flat array of sample numbers"),
         ({"subset": np.ones(10, dtype=bool)}, r"is a mask: give the sample numbers, np.flatnonzero\(mask\)"),

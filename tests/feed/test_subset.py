@@ -48,6 +48,7 @@ def test_integer_labels_are_labels_too() -> None:
     """From a list, an array of any width, or a tensor."""
     for labels in ([3, 1, 3, 2], np.array([3, 1, 3, 2], dtype=np.uint8), torch.tensor([3, 1, 3, 2])):
         assert subset_of_classes(labels, [3]).tolist() == [0, 2]
+        assert subset_of_classes(labels, np.int64(3)).tolist() == [0, 1, 2, 3]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def subset_of_classes(
             f"labels of shape {column.shape} and type {column.dtype}: give an integer or text for each sample"
         )
     known: list[Any] = np.unique(column).tolist()
-    if isinstance(classes, int):
-        wanted: list[Any] = choose_classes(known, classes, seed)
+    if isinstance(classes, (int, np.integer)):
+        wanted: list[Any] = choose_classes(known, int(classes), seed)
     elif isinstance(classes, str):
         raise UsageError(f"classes={classes!r} is one text: give a list, [{classes!r}]")
     else:
@@ -63,7 +63,10 @@ def subset_of_classes(
 
 def checked_subset(subset: ArrayLike, length: int) -> NDArray[np.int64]:
     """A copy of the array as sample numbers that no one can write to."""
-    numbers = np.array(subset)
+    try:
+        numbers = np.array(subset)
+    except ValueError as error:
+        raise UsageError(f"a subset that is no array ({error}): give sample numbers") from None
     if numbers.dtype.kind == "b":
         raise UsageError("the subset is a mask: give the sample numbers, np.flatnonzero(mask)")
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not numbers.size:
