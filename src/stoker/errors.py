@@ -10,6 +10,7 @@ StokerError
 │   ├── StateBroken                  a state of an order that cannot be read
 │   ├── OrderChanged                 a resume with another order than the state's
 │   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
+│   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
 │   └── NotPermitted                 a file or folder that may not be read or written
 ├── SourceChanged                    the data of a source changed while it was in use
 ├── StoreError                       an object store did not do what was asked
@@ -19,6 +20,7 @@ StokerError
 │   └── NoSuchObject (FileNotFoundError)   no object with that key
 ├── StageFailed                      staging ended with files missing
 │   └── NoSpace                      too little room on the disk
+├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -68,6 +70,10 @@ class NotPackable(UsageError):
     """Samples that a tier cannot hold: something in them is no tensor, or they are not all alike."""
 
 
+class QueryRefused(UsageError):
+    """A query that the database refuses, or whose columns cannot be samples."""
+
+
 class NotPermitted(UsageError):
     """A file or folder that may not be read or written."""
 
@@ -102,6 +108,10 @@ class StageFailed(StokerError):
 
 class NoSpace(StageFailed):
     """Too little room on the disk for what is to be written."""
+
+
+class DatabaseUnreachable(StokerError, ConnectionError):
+    """No connection to a database: no server or file there, no such user or database, or lost too often."""
 
 
 class BenchFailed(StokerError):

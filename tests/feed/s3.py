@@ -19,8 +19,8 @@ from stoker.errors import StoreError
 from stoker.feed.sources.objects import Store
 
 READY_S = 60.0
-# It takes seconds over ending; what is left after these is killed.
-END_S = 20.0
+# It waits for the connections that clients keep open; what is left after these is killed.
+END_S = 3.0
 KEY, SECRET = "stoker-tests", "these-words-open-nothing"
 _GRPC = 10_000
 

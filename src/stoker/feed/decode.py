@@ -10,7 +10,6 @@ pixels differ by a few levels, so one run keeps to one of them.
 
 import importlib.util
 import io
-import warnings
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +23,9 @@ from stoker.errors import MissingExtra, SourceBroken, UsageError
 Pixels: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int]
 
-_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
+# How libjpeg-turbo's words for missing or wrong picture data begin.
+_DAMAGE = ("Premature end", "Corrupt JPEG data")
 
 
 def decoder_name() -> str:
@@ -94,8 +95,10 @@ def _decode_jpeg(data: bytes, size: Size | None) -> Pixels:
         if size is not None and (factor := _reduction((height, width), size)) > 1:
             least = {"min_height": -(-height // factor), "min_width": -(-width // factor)}
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", **least)
-    except ValueError:
-        # It also refuses what is only odd (stray bytes between segments); Pillow tells that from cut off.
+    except ValueError as error:
+        # Stray bytes before a marker (ImageNet has such files) and odd subsampling do no harm to the pixels.
+        if str(error).startswith(_DAMAGE) and "extraneous bytes" not in str(error):
+            raise ValueError(f"a broken image ({error})") from error
         return _decode_other(data)
     return pixels
 
@@ -119,14 +122,15 @@ def _decode_other(data: bytes, size: Size | None = None) -> Pixels:
     except ImportError:
         raise MissingExtra("pillow", "images", "decoding images") from None
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-            warnings.simplefilter("ignore")  # about palettes with alpha, and sizes
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             if size is not None:
                 image.draft("RGB", (size[1], size[0]))
             if image.mode.startswith("I"):
                 # To RGB Pillow would clip at 255, not scale.
                 grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
                 return np.repeat(grey[:, :, None], 3, axis=2)
+            if image.mode == "P" and "transparency" in image.info:
+                return np.array(image.convert("RGBA").convert("RGB"))  # at once, it would warn
             return np.array(image.convert("RGB"))
     except UnidentifiedImageError:
         raise ValueError(f"neither JPEG nor PNG: it begins with {bytes(data[:8])!r}") from None

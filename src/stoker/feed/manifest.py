@@ -9,6 +9,7 @@ processes may append: a line is one write.
 
 import json
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class Manifest:
         self.path = folder / NAME
         self._source = source
         self._file: int | None = None
+        self._lock = threading.Lock()
 
     def require_source(self) -> None:
         """UsageError where the folder was staged from somewhere else."""
@@ -97,9 +99,10 @@ class Manifest:
             self._file = None
 
     def _append(self, value: dict[str, Any]) -> None:
-        if self._file is None:
-            self._file = self._open()
-        os.write(self._file, _encode(value))
+        with self._lock:
+            if self._file is None:
+                self._file = self._open()
+            os.write(self._file, _encode(value))
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)

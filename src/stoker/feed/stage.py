@@ -100,9 +100,7 @@ class Stage:
             raise UsageError(f"jobs={self.selection.jobs}: take 1 or more")
         origin = store.folder
         if origin is not None and self.folder.resolve().is_relative_to(origin.resolve()):
-            raise UsageError(
-                f"{self.folder} lies in {origin}, which it would be a copy of; give another folder"
-            )
+            raise UsageError(f"{self.folder} lies in {origin} and would be a copy of it; give another folder")
         self._globs = Globs(self.selection.include, self.selection.exclude)
         self._target = Target(self.folder)
         self._manifest = Manifest(self.folder, store.url)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from stoker.errors import NoSpace, NoSuchObject, SourceChanged, StageFailed
 from stoker.facts.words import size as in_words
 from stoker.feed.manifest import Line
-from stoker.feed.sources.listing import Entry
+from stoker.feed.sources.listing import Entry, Reading
 from stoker.feed.sources.objects import Store
 from stoker.feed.stage_plan import Target, md5_of
 from stoker.feed.stage_view import Attempt, Progress
@@ -55,7 +55,10 @@ class Copier:
             return False
 
     def _copy_once(self, entry: Entry, attempt: Attempt) -> tuple[Line, bool]:
-        reading = self._store.open(entry.key)
+        with self._store.open(entry.key) as reading:
+            return self._receive(entry, reading, attempt)
+
+    def _receive(self, entry: Entry, reading: Reading, attempt: Attempt) -> tuple[Line, bool]:
         now = reading.entry
         changed = not now.is_like(entry)
         told = now if changed else entry

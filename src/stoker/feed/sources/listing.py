@@ -5,9 +5,10 @@ because looking counts references. Packed they take about 50 MB, in buffers that
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +35,20 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """An object being read: what it was when opened, and its bytes. They end early only with an error."""
+    """An object being read: what it was when opened, and its bytes. They end early only with an error.
+
+    Read to its end it is closed; `with` closes it earlier.
+    """
 
     entry: Entry
     chunks: Iterator[bytes]
+    close: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Texts(Sequence[str]):

@@ -55,7 +55,7 @@ class FolderClient:
                     "read it again when nobody writes to it"
                 )
 
-        return Reading(entry=before, chunks=chunks())
+        return Reading(entry=before, chunks=chunks(), close=file.close)
 
     def get(self, key: str) -> bytes:
         """All of a file."""

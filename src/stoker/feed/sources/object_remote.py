@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -35,6 +36,17 @@ _STARTS = 3
 _PLAIN_OPTIONS = ("endpoint", "region", "bucket", "account_name")
 # The process in which obstore's runtime was, or may have been, started.
 _home: int | None = None
+# Several threads may be the first to need it; a forked child gets one that nobody holds.
+_loading = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _loading
+    _loading = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class RemoteClient:
@@ -183,15 +195,16 @@ def _entry(meta: Mapping[str, Any]) -> Entry:
 def _load() -> Any:
     """The module obstore, with a runtime of this process's own."""
     global _home
-    if _home not in (None, os.getpid()):
-        _load_copy()
-    try:
-        import obstore.exceptions
-        import obstore.store
-    except ImportError:
-        raise MissingExtra("obstore", "objects", "a remote store") from None
-    _home = os.getpid()
-    return obstore
+    with _loading:
+        if _home not in (None, os.getpid()):
+            _load_copy()
+        try:
+            import obstore.exceptions
+            import obstore.store
+        except ImportError:
+            raise MissingExtra("obstore", "objects", "a remote store") from None
+        _home = os.getpid()
+        return obstore
 
 
 def _load_copy() -> None:
@@ -215,7 +228,7 @@ def _load_copy() -> None:
         spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
         if spec is None:
             raise UsageError(f"{origin} cannot be loaded again in a forked process; start workers by spawn")
-        for loaded in [one for one in sys.modules if one.partition(".")[0] == "obstore"]:
+        for loaded in [one for one in tuple(sys.modules) if one.partition(".")[0] == "obstore"]:
             del sys.modules[loaded]
         sys.modules[name] = importlib.util.module_from_spec(spec)
         loader.exec_module(sys.modules[name])

@@ -1,0 +1,133 @@
+"""Staging children that are killed for real: no partial file under a final name, and the next run goes on."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.feed.sources.objects import Store
+from stoker.feed.stage import Selection, Stage
+from stoker.feed.whole_file import PART
+from stoker.ward.proxy import Proxy
+
+from .s3 import S3Server
+from .test_stage import fill, staged
+
+pytestmark = pytest.mark.service
+
+# Large enough to be in the middle of a file most of the time.
+SIZES = [3, 40_000, 700_000, 150_000, 2_500_000]
+SET = {
+    f"c{n % 4}/{n:03d}.bin": (hashlib.sha256(str(n).encode()).digest() * (SIZES[n % 5] // 32 + 1))[
+        : SIZES[n % 5]
+    ]
+    for n in range(40)
+}
+WAIT_S = 60.0
+
+
+def start(words: list[str], server: S3Server) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "stoker", "stage", *words, "--quiet", "--jobs", "4"],
+        env={**os.environ, **server.environment()},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def await_first_write(folder: Path, child: "subprocess.Popen[bytes]") -> None:
+    """Until a file or a part of one is there."""
+    deadline = time.monotonic() + WAIT_S
+    while not any(folder.glob("c*/*")) and not any(folder.glob(f"c*/{PART}*")):
+        assert child.poll() is None, "it ended before it wrote"
+        assert time.monotonic() < deadline, "nothing was ever written"
+        time.sleep(0.001)
+
+
+@pytest.fixture(scope="module", params=["s3", "folder"])
+def source(
+    request: pytest.FixtureRequest, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Store, list[str], S3Server]]:
+    """A store, the words that name it on a command line, and the server for credentials."""
+    if request.param == "folder":
+        folder = tmp_path_factory.mktemp("source")
+        store = Store(folder)
+        fill(store, SET)
+        yield store, [str(folder)], s3_server
+        return
+    with Proxy(port=s3_server.port, delay_s=0.01) as proxy:
+        store = s3_server.store("tests/kills")
+        fill(store, SET)
+        yield store, ["s3://tests/kills", "--endpoint", f"http://127.0.0.1:{proxy.port}"], s3_server
+
+
+def duration_of_writes(source: tuple[Store, list[str], S3Server], folder: Path) -> float:
+    """Seconds from the first write of an undisturbed run to its end."""
+    child = start([*source[1], str(folder)], source[2])
+    await_first_write(folder, child)
+    began = time.monotonic()
+    assert child.wait(WAIT_S) == 0
+    return time.monotonic() - began
+
+
+def kill_and_go_on(
+    source: tuple[Store, list[str], S3Server], folder: Path, duration: float, chance: random.Random
+) -> bool:
+    """Kill a run somewhere in its writes, look at what it left, run again; whether a write was cut off."""
+    child = start([*source[1], str(folder)], source[2])
+    await_first_write(folder, child)
+    time.sleep(chance.uniform(0, duration))
+    child.send_signal(signal.SIGKILL)
+    child.wait(WAIT_S)
+    left = staged(folder)
+    assert all(SET[key] == data for key, data in left.items()), "a partial file has a final name"
+    cut = any(folder.rglob(f"{PART}*"))
+    outcome = Stage(source[0], folder, Selection(verify=True)).run()
+    assert staged(folder) == SET
+    assert not any(folder.rglob(f"{PART}*"))
+    assert outcome.failed == {}
+    # What the killed run had finished is not copied again, but for files whose line it could not write.
+    assert outcome.copied <= len(SET) - len(left) + 4
+    return cut
+
+
+def test_a_killed_run_leaves_no_partial_file_and_the_next_goes_on(
+    source: tuple[Store, list[str], S3Server], tmp_path: Path
+) -> None:
+    """kill -9, three times, at moments drawn over the measured duration of the writes."""
+    duration = duration_of_writes(source, tmp_path / "measured")
+    chance = random.Random(7)
+    for number in range(3):
+        kill_and_go_on(source, tmp_path / str(number), duration, chance)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hundred_kills(source: tuple[Store, list[str], S3Server], tmp_path: Path) -> None:
+    """At least half of them in the middle of a write."""
+    duration = duration_of_writes(source, tmp_path / "measured")
+    chance = random.Random(11)
+    cut = 0
+    for number in range(100):
+        cut += kill_and_go_on(source, tmp_path / str(number), duration, chance)
+        for path in sorted((tmp_path / str(number)).rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+    assert cut >= 50
+
+
+def test_an_interrupted_run_ends_whole(source: tuple[Store, list[str], S3Server], tmp_path: Path) -> None:
+    """Ctrl-C: files in hand are finished, no part stays, exit code 130."""
+    child = start([*source[1], str(tmp_path / "dst")], source[2])
+    await_first_write(tmp_path / "dst", child)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(WAIT_S) in (0, 130)
+    left = staged(tmp_path / "dst")
+    assert all(SET[key] == data for key, data in left.items())
+    assert not any((tmp_path / "dst").rglob(f"{PART}*"))
