@@ -58,6 +58,8 @@ def test_what_is_put_is_listed_and_got(store: Store) -> None:
     assert list(store.folders()) == ["a", "z"]
     assert [store.get(key) for key in keys] == [DATA[: 10 + n] for n in range(4)]
     assert list(store.gather().keys) == keys
+    store.put("empty", b"")
+    assert (store.get("empty"), b"".join(store.open("empty").chunks)) == (b"", b"")
 
 
 @service
@@ -287,6 +289,10 @@ def test_a_listing_is_packed_and_sorted() -> None:
     ]
     listing = Listing.gather(entries)
     assert list(listing) == [entries[2], entries[1], entries[0]]
+    assert [listing.find(entry.key) for entry in entries] == entries
+    assert (listing.find("a"), listing.find("zz")) == (None, None)
+    assert list(Listing.join([Listing.gather(entries[:1]), Listing.gather(entries[1:])])) == list(listing)
+    assert list(Listing.join([])) == []
     assert list(Listing.gather(reversed(entries))) == list(listing)
     assert list(pickle.loads(pickle.dumps(listing))) == list(listing)
     assert list(listing.take([2, 0])) == [entries[0], entries[2]]

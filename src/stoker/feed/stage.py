@@ -22,7 +22,6 @@ from stoker.errors import (
     NoSpace,
     NoSuchObject,
     NotPermitted,
-    SourceChanged,
     StageFailed,
     StoreUnreachable,
     UsageError,
@@ -131,9 +130,10 @@ class Stage:
         try:
             while True:
                 try:
-                    outcome = self.run()
-                    self.view.say(summary(outcome))
-                except (StoreUnreachable, SourceChanged) as error:
+                    before, outcome = outcome, self.run()
+                    if outcome.copied or outcome.failed or outcome.gone or outcome.removed != before.removed:
+                        self.view.say(summary(outcome))
+                except StoreUnreachable as error:
                     self.view.say(f"{error}; next try in {every_s:g} s")
                 if stop.wait(every_s):
                     return outcome
@@ -229,6 +229,8 @@ class Stage:
                 self._do(plan.listing[number], plan.check.get(number), outcome, progress)
                 progress.add_file()
 
+        if not progress.files and not (self.selection.delete and outcome.removed):
+            return
         with ThreadPoolExecutor(self.selection.jobs, thread_name_prefix="stoker-stage") as pool:
             self.view.start(progress)
             try:
@@ -280,7 +282,7 @@ class Stage:
 
 
 def parse_classes(text: str | None) -> int | list[str] | None:
-    """`--classes` as it was given: a number, or names with commas between them."""
+    """`--classes` as it was given: a number, or names with commas between them (`7,` is one name)."""
     if text is None:
         return None
     return int(text) if text.isdecimal() else [name for name in text.split(",") if name]

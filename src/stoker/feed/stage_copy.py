@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import Any, BinaryIO
 
-from stoker.errors import NoSpace, NoSuchObject, SourceChanged, StageFailed
+from stoker.errors import NoSpace, NoSuchObject, SourceChanged, StageFailed, StoreUnreachable
 from stoker.facts.words import size as in_words
 from stoker.feed.manifest import Line
 from stoker.feed.sources.listing import Entry, Reading
@@ -36,7 +36,7 @@ class Copier:
             attempt = progress.begin()
             try:
                 return self._copy_once(entry, attempt)
-            except SourceChanged as error:
+            except (SourceChanged, StoreUnreachable) as error:
                 attempt.take_back()
                 failure = error
             except NoSuchObject:
@@ -44,6 +44,8 @@ class Copier:
             except OSError as error:
                 attempt.take_back()
                 raise self._explain(error, entry) from error
+        if isinstance(failure, StoreUnreachable):
+            raise failure  # the next file's turn would end the same way
         raise StageFailed(f"{failure} ({TRIES} tries)") from failure
 
     def is_right(self, entry: Entry, wanted: str) -> bool:

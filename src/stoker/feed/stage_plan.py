@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import NoSpace, NotPermitted, UsageError
-from stoker.facts.words import size as in_words
 from stoker.feed.manifest import NAME, Line
 from stoker.feed.sources.listing import Entry, Listing
 from stoker.feed.whole_file import PART
@@ -171,6 +170,9 @@ def md5_of(entry: Entry) -> str | None:
 
 def require_room(plan: Plan, folder: Path) -> None:
     """NoSpace where what is to be copied does not fit, by bytes in whole blocks or by files."""
+    # Here, because workers import this module, and facts bring libraries that they have no use for.
+    from stoker.facts.words import size as in_words
+
     there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     if not hasattr(os, "statvfs"):
         free, block, files = shutil.disk_usage(there).free, 4096, None

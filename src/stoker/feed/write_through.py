@@ -46,7 +46,7 @@ class WriteThrough:
 
     def get(self, key: str) -> bytes:
         """All of an object, from disk where it is kept."""
-        entry = self._find(key)
+        entry = self._listing.find(key)
         if entry is None:
             return self.store.get(key)
         kept = self._read(entry)
@@ -66,17 +66,6 @@ class WriteThrough:
         wanted = dict.fromkeys(keys)
         found = dict(zip(wanted, self.fetch(tuple(wanted)), strict=True))
         return [found[key] for key in keys]
-
-    def _find(self, key: str) -> Entry | None:
-        """The listing's entry, by halving: it is sorted."""
-        low, high = 0, len(self._listing)
-        while low < high:
-            middle = (low + high) // 2
-            if self._listing.keys[middle] < key:
-                low = middle + 1
-            else:
-                high = middle
-        return self._listing[low] if low < len(self._listing) and self._listing.keys[low] == key else None
 
     def _read(self, entry: Entry) -> bytes | None:
         if not self._target.holds(entry):

@@ -160,5 +160,6 @@ def _make_pool(threads: int | None) -> ThreadPoolExecutor | None:
     """Threads that decode (libjpeg-turbo lets go of the GIL); none where one core is all there is to use."""
     if threads is None:
         # The cores of a DataLoader's workers are already shared out among them.
-        threads = 1 if get_worker_info() is not None else min(16, len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = 1 if get_worker_info() is not None else min(16, cores)
     return ThreadPoolExecutor(threads, thread_name_prefix="stoker-decode") if threads > 1 else None

@@ -94,8 +94,8 @@ class Store:
         if folders is None:
             folders, loose = self._client.get().folders()
         # A page of an S3 listing has 1,000 keys and comes after the one before it; folders do not wait.
-        lists = self._threads.get().map(lambda folder: list(self.list(folder)), sorted(folders))
-        return Listing.gather(entry for entries in (loose, *lists) for entry in entries)
+        listings = self._threads.get().map(lambda folder: Listing.gather(self.list(folder)), sorted(folders))
+        return Listing.join([Listing.gather(loose), *listings])
 
     def open(self, key: str) -> Reading:
         """Begin to read an object that need not fit in memory."""
