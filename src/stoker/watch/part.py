@@ -80,9 +80,9 @@ def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: D
         seconds, startup, beside = measured
         on_device = {
             "index": None if device is None else device.index,
-            "host": {name: round(spent, 7) for name, spent in host.items()},
-            "copy_beside": round(beside, 7),
-            "graph": round(seconds[GRAPH], 7),
+            "host": host,
+            "copy_beside": beside,
+            "graph": seconds[GRAPH],
         }
     wait, copy, forward, backward, update, other, graph = seconds
     counted = [part.samples for part in parts if part.samples is not None]

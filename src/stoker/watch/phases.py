@@ -1,6 +1,5 @@
 """The phases of a step, and the step itself as a value."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,8 +50,17 @@ class Step(NamedTuple):
             f'"wait":{"null" if wait is None else f"{wait:.7f}"},"copy":{self.copy:.7f},'
             f'"forward":{self.forward:.7f},"backward":{self.backward:.7f},"update":{self.update:.7f},'
             f'"other":{self.other:.7f},"startup":{self.startup:.7f},'
-            f'"device":{"null" if self.device is None else json.dumps(self.device)}}}'
+            f'"device":{"null" if self.device is None else _device_line(self.device)}}}'
         )
+
+
+def _device_line(device: Mapping[str, Any]) -> str:
+    index, host = device["index"], device["host"]
+    phases = ",".join([f'"{name}":{seconds:.7f}' for name, seconds in host.items()])
+    return (
+        f'{{"index":{"null" if index is None else index},"host":{{{phases}}},'
+        f'"copy_beside":{device["copy_beside"]:.7f},"graph":{device["graph"]:.7f}}}'
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,8 +43,6 @@ from stoker.watch.part import Part, part_of
 from stoker.watch.phases import BACKWARD, COPY, DRAW, DRAWN, FORWARD, GRAPH, OTHER, UPDATE, WAIT
 from stoker.watch.timeline import Timeline
 
-# Notes read before the interpreter is offered to others: some tens of microseconds of work.
-_BITE = 32
 _COMPUTING = (FORWARD, BACKWARD)
 
 
@@ -66,7 +64,7 @@ class Reader:
         self._side_copies: list[tuple[Event, Event]] = []
         self._lock = threading.RLock()
         self._unix_less_clock = 0.0
-        self._read: dict[int, Callable[[int, Any, Any], None]] = {
+        by_note: dict[int, Callable[[int, Any, Any], None]] = {
             ITER_BEGINS: self._iter_begins,
             DRAW_BEGINS: self._draw_begins,
             EVALUATION_DRAW_BEGINS: self._evaluation_draw_begins,
@@ -91,22 +89,21 @@ class Reader:
             DEVICE_FOUND: self._device_found,
             OPTIMIZERS_KNOWN: self._optimizers_known,
         }
+        self._handlers = [by_note[what] for what in range(len(by_note))]
 
-    def read(self) -> None:
-        """Read all there is, in small bites: the training thread wants the interpreter too."""
-        notes, handle = self._notes, self._read
+    def read(self, most: int | None = None) -> bool:
+        """Read all there is, or so many notes; whether there are more."""
+        notes, handle, aside = self._notes, self._handlers, self._aside
         with self._lock:
             self._unix_less_clock = time.time() - time.perf_counter_ns() / 1e9
-            while notes:
-                bite = notes[: _BITE * WIDTH]
-                del notes[: _BITE * WIDTH]
-                for at in range(0, len(bite), WIDTH):
-                    now = bite[at + 1]
-                    if self._aside and self._aside[0][0] <= now:
-                        self._read_aside(now)
-                    handle[bite[at]](now, bite[at + 2], bite[at + 3])
-                if notes:
-                    time.sleep(0)
+            taken = notes[:] if most is None else notes[: most * WIDTH]
+            del notes[: len(taken)]
+            values = iter(taken)
+            for what, now, event, more in zip(values, values, values, values, strict=True):
+                if aside and aside[0][0] <= now:
+                    self._read_aside(now)
+                handle[what](now, event, more)
+            return bool(notes)
 
     def finish(self) -> None:
         """No more notes will come."""
@@ -185,7 +182,7 @@ class Reader:
         self._timeline.enter(COPY_BEGINS, COPY, now, event)
 
     def _copy_was_none(self, now: int, event: Any, _: None) -> None:
-        if self._timeline.innermost() == COPY_BEGINS:
+        if self._timeline.begun == COPY_BEGINS:
             self._timeline.disown()
         self._timeline.leave(COPY_BEGINS, now, event)
 
@@ -198,7 +195,7 @@ class Reader:
     def _enter(self, begun: int, phase: int, now: int, event: Any) -> None:
         """Begin what no optimizer does by itself: an update that is still open was left by an exception."""
         timeline = self._timeline
-        while timeline.innermost() == UPDATE_BEGINS:
+        while timeline.begun == UPDATE_BEGINS:
             timeline.leave(UPDATE_BEGINS, now, event)
         timeline.enter(begun, phase, now, event)
 
@@ -209,7 +206,8 @@ class Reader:
 
     def _update_ends(self, now: int, event: Any, optimizer: int | None) -> None:
         timeline = self._timeline
-        if timeline.leave(UPDATE_BEGINS, now, event) and not timeline.is_open(UPDATE_BEGINS) and optimizer:
+        ended = timeline.leave(UPDATE_BEGINS, now, event) and not timeline.is_open(UPDATE_BEGINS)
+        if ended and optimizer is not None:
             self._cut(optimizer, now)
 
     def _closure_begins(self, now: int, event: Any, _: None) -> None:
@@ -226,7 +224,7 @@ class Reader:
             self._cut(optimizer, now)
 
     def _step_marked(self, now: int, event: Any, _: None) -> None:
-        self._timeline.book(self._timeline.current, now, event)
+        self._timeline.book(now, event)
         self.loaders.backward()
         self._cut("marked", now)
 
@@ -245,7 +243,7 @@ class Reader:
         self._timeline.restart(now, event)
 
     def _pause_ends(self, now: int, event: Any, _: None) -> None:
-        self._timeline.book(self._timeline.current, now, event)
+        self._timeline.book(now, event)
         self.paused += sum(self._timeline.cut()[0]) / 1e9
 
     def _device_found(self, now: int, event: Any, device: Device) -> None:

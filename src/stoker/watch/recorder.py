@@ -1,7 +1,8 @@
 """The recorder's thread: turns what the training thread left behind into lines, twice a second.
 
-It holds the interpreter in small bites, so that a training thread that wants it back waits
-microseconds; what it costs in CPU time is measured and told.
+It takes small bites and pauses after each. In one go it would hold the training thread up for as long as the
+whole round takes, since that thread gives the interpreter away at every operation; a pause gives it back
+while the thread is short of the device's next work. What the recorder costs in CPU time is measured and told.
 """
 
 import json
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stoker.watch.notes import WIDTH
 from stoker.watch.observer import Observer
 from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Batch
@@ -21,8 +23,12 @@ from stoker.watch.workers import line_of
 _INTERVAL = 0.5
 # Rounds from one reading of the counters to the next: about a second.
 _SAMPLE_EVERY = 2
-# Steps made into lines before the interpreter is offered to others.
-_BITE = 8
+# Steps made into lines in one bite (some 50 us each), the pause after it, and the pauses a round may have.
+_BITE = 2
+_BITE_PAUSE = 0.0005
+_MOST_PAUSES = 200
+# Notes of a plain step.
+_NOTES = 8
 # Batches of a round that the summary's means are made of: parsing one takes 8 us, writing it 0.5.
 _LOOKED_AT = 8
 
@@ -104,18 +110,21 @@ class Recorder:
 
     def _write_steps(self, *, final: bool) -> None:
         reader = self._observer.reader
-        reader.read()
-        done, device = reader.done, reader.device
-        if final and device is not None and done:
-            device.synchronize()
-        while done and ready(done[0]):
+        bite = max(_BITE, len(self._observer.notes) // WIDTH // _NOTES // _MOST_PAUSES)
+        more = True
+        while more:
+            more = reader.read(None if final else bite * _NOTES)
+            done, device = reader.done, reader.device
+            if final and device is not None and done:
+                device.synchronize()
             seen = bool(reader.loaders.all)
-            step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
-            self._steps += 1
-            self._tally.add(step)
-            self._writer.add("steps", step.to_line())
-            if self._steps % _BITE == 0 and not final:
-                time.sleep(0)
+            while done and ready(done[0]):
+                step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
+                self._steps += 1
+                self._tally.add(step)
+                self._writer.add("steps", step.to_line())
+            if more:
+                time.sleep(_BITE_PAUSE)
 
     def _write_batches(self) -> None:
         told = self._observer.told

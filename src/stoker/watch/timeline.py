@@ -16,27 +16,32 @@ class Timeline:
     it stays empty without a device.
     """
 
+    __slots__ = ("_open", "begun", "current", "marks", "on_device", "since", "start", "totals")
+
     def __init__(self) -> None:
         self.current = OTHER
+        self.begun: int | None = None
         self.since = 0
         self.totals = [0] * (DRAW + 1)
         self.marks: list[tuple[int, Event | None]] = []
         self.start: Event | None = None
         self.on_device = False
-        self._open: list[tuple[int, int]] = []
-
-    def innermost(self) -> int | None:
-        """What the current phase was begun with."""
-        return self._open[-1][0] if self._open else None
+        # What is suspended: what it was begun with, and its phase.
+        self._open: list[tuple[int | None, int]] = []
 
     def is_open(self, begun: int) -> bool:
         """Whether a phase begun with this has not ended."""
-        return any(one == begun for one, _ in self._open)
+        return self.begun == begun or any(one == begun for one, _ in self._open)
 
     def enter(self, begun: int, phase: int, now: int, event: Event | None) -> None:
         """Begin a phase inside whatever runs now."""
-        self.book(self.current, now, event)
-        self._open.append((begun, self.current))
+        current = self.current
+        self.totals[current] += now - self.since
+        self.since = now
+        if self.on_device:
+            self.marks.append((current, event))
+        self._open.append((self.begun, current))
+        self.begun = begun
         self.current = phase
 
     def leave(self, begun: int, now: int, event: Event | None, *, mark: int | None = None) -> bool:
@@ -44,26 +49,29 @@ class Timeline:
 
         `mark` is what the device's mark says in place of the phase.
         """
-        depth = len(self._open)
-        while depth:
-            depth -= 1
-            if self._open[depth][0] == begun:
-                self.book(self.current, now, event, mark=mark)
-                self.current = self._open[depth][1]
-                del self._open[depth:]
-                return True
-        return False
+        if self.begun != begun:
+            if not self.is_open(begun):
+                return False
+            while self.begun != begun:
+                self.book(now, event)
+                self.begun, self.current = self._open.pop()
+        self.totals[self.current] += now - self.since
+        self.since = now
+        if self.on_device:
+            self.marks.append((self.current if mark is None else mark, event))
+        self.begun, self.current = self._open.pop()
+        return True
 
     def disown(self) -> None:
         """The current phase is not what it seemed: its time belongs to the one around it."""
         self.current = self._open[-1][1]
 
-    def book(self, phase: int, now: int, event: Event | None, *, mark: int | None = None) -> None:
-        """The time since the last booking was this phase's."""
-        self.totals[phase] += now - self.since
+    def book(self, now: int, event: Event | None) -> None:
+        """The time since the last booking was the current phase's."""
+        self.totals[self.current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((phase if mark is None else mark, event))
+            self.marks.append((self.current, event))
 
     def take(self, phase: int) -> int:
         """What was booked on a phase; it is nobody's then."""
