@@ -1,0 +1,254 @@
+"""Patches of a 3D volume and its labels: zarr, n5, `.npy` or in memory, read a batch at a time."""
+
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stoker.errors import MissingExtra, SourceBroken, UsageError
+from stoker.feed.per_process import PerProcess
+from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.chunk_reader import Places, Request, open_reader
+from stoker.feed.sources.npy_file import torch_dtype
+from stoker.feed.sources.patches import Corners, Size, VoxelDraw, cut_blocks, place_grid, place_random
+from stoker.feed.sources.volume_arrays import (
+    ChunkedVolume,
+    HeldVolume,
+    MappedVolume,
+    Volume,
+    describe_volume,
+)
+
+# Decoded chunks of 64 cubed bytes for a batch of 16 patches of 72 x 136 x 136: up to 200 MB.
+CACHE_BYTES = 256 << 20
+# Labels are looked through in blocks of so many voxels.
+_SCANNED = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadCost:
+    """What a batch of patches takes to read, with each chunk decoded once."""
+
+    chunks: int
+    """Chunks, or pages of a `.npy` file; 0 for an array in memory."""
+    decoded_bytes: int
+    used_bytes: int
+
+    @property
+    def amplification(self) -> float | None:
+        """Bytes decoded for each byte used; None when none is used."""
+        return self.decoded_bytes / self.used_bytes if self.used_bytes else None
+
+
+class VolumeSource(Source):
+    """Patches at fixed places: sample n is the same patch every time, so it can be kept and resumed.
+
+    A sample is `{"image": (C, D, H, W)}`, and with labels `"label"` of the same form, both of the type that
+    is stored. A volume has axes (depth, height, width), giving one channel, or (channels, depth, height,
+    width). For new patches in every epoch make more of them than an epoch takes, and give the feed a limit.
+
+    Consecutive samples lie near one another: an order with `shuffle="blocks"` decodes each chunk few times.
+
+    Args:
+        volume: a path of a `.npy` file or of the folder of a zarr (v2, v3) or n5 array; or an array.
+        labels: the same for labels, of the same depth, height and width.
+        patch: depth, height and width of a patch.
+        mode: "random", or "grid" for patches that cover the volume in order, the last ones moved back to fit.
+        samples_per_epoch: how many random patches there are; as many as a grid without overlap has if None.
+        foreground: with labels, this share of random patches is centred on a labelled voxel, drawn from all
+            of them with equal chance; near an edge the patch is moved inside. Labels are read once for it.
+        foreground_values: the labels that count for it; None for all but 0.
+        stride: from one patch of the grid to the next; the patch itself if None.
+        seed: of the random places.
+        cache_bytes: the most that decoded chunks may take in each process that reads.
+    """
+
+    def __init__(
+        self,
+        volume: str | Path | NDArray[Any] | torch.Tensor,
+        *,
+        labels: str | Path | NDArray[Any] | torch.Tensor | None = None,
+        patch: Sequence[int] = (72, 136, 136),
+        mode: Literal["random", "grid"] = "random",
+        samples_per_epoch: int | None = None,
+        foreground: float = 0.33,
+        foreground_values: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+        seed: int = 0,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self.patch = _three(patch, "patch")
+        self._volumes = {"image": describe_volume(volume, "image")}
+        if labels is not None:
+            self._volumes["label"] = describe_volume(labels, "label")
+        _check_fit(self._volumes, self.patch)
+        if any(isinstance(each, ChunkedVolume) for each in self._volumes.values()):
+            _check_installed()
+        space = self._volumes["image"].space
+        if mode == "grid":
+            if samples_per_epoch is not None:
+                raise UsageError("samples_per_epoch is for random patches: a grid has as many as it takes")
+            self._corners = place_grid(space, self.patch, _three(stride or self.patch, "stride"))
+        elif mode == "random":
+            if stride is not None:
+                raise UsageError("stride is for a grid: take mode='grid', or leave stride out")
+            count = samples_per_epoch
+            if count is None:
+                count = prod(-(-length // side) for length, side in zip(space, self.patch, strict=True))
+            centres = self._draw_centres(count, foreground, foreground_values, seed)
+            self._corners = place_random(space, self.patch, count, seed, centres)
+        else:
+            raise UsageError(f"mode={mode!r}: take 'random' or 'grid'")
+        self._fingerprint: str | None = None
+        self._opened = PerProcess(partial(_Opened, list(self._volumes.values()), cache_bytes))
+
+    def __len__(self) -> int:
+        return len(self._corners)
+
+    def __repr__(self) -> str:
+        image = self._volumes["image"]
+        return f"VolumeSource({len(self)} patches of {self.patch} from {image.shape} {image.dtype})"
+
+    def read(self, indices: Indices) -> dict[str, torch.Tensor]:
+        """All patches are asked for at once, near ones together, each into its row of the batch."""
+        chosen = checked(indices, len(self))
+        batch = {name: self._empty(volume, len(chosen)) for name, volume in self._volumes.items()}
+        if len(chosen):
+            order = np.argsort(self.chunk_of(chosen), kind="stable")
+            request = Request(corners=self._corners[chosen], size=self.patch, order=order)
+            self._opened.get().read(request, [field.numpy() for field in batch.values()])
+        return batch
+
+    def fingerprint(self) -> str:
+        """Of the places of the patches, and what is cheap to tell of the files: names, sizes and times."""
+        if self._fingerprint is None:
+            hashed = hashlib.sha256(f"volume 1 {self.patch}".encode() + self._corners.tobytes())
+            for name, volume in self._volumes.items():
+                hashed.update(f"\0{name}\0{volume.digest()}".encode())
+            self._fingerprint = hashed.hexdigest()
+        return self._fingerprint
+
+    def corners(self, indices: Indices) -> Corners:
+        """Where these patches begin: a row of depth, height and width each."""
+        return self._corners[checked(indices, len(self))]
+
+    def chunk_of(self, indices: Indices) -> Indices:
+        """The number of the image's chunk that each patch begins in; of a patch-sized cell without chunks."""
+        image = self._volumes["image"]
+        side = np.array(image.chunk or self.patch)
+        grid = -(-np.array(image.space) // side)
+        cells = self._corners[checked(indices, len(self))] // side
+        numbers: Indices = (cells[:, 0] * grid[1] + cells[:, 1]) * grid[2] + cells[:, 2]
+        return numbers
+
+    def read_cost(self, indices: Indices) -> ReadCost:
+        """What these patches take to read as one batch, counted from where they lie; nothing is read."""
+        corners = self.corners(indices)
+        touched = [volume.count_touched(corners, self.patch) for volume in self._volumes.values()]
+        used = [len(corners) * self._empty(volume, 1).nbytes for volume in self._volumes.values()]
+        return ReadCost(
+            chunks=sum(count for count, _ in touched),
+            decoded_bytes=sum(size for _, size in touched),
+            used_bytes=sum(used),
+        )
+
+    def _empty(self, volume: Volume, count: int) -> torch.Tensor:
+        kind = torch_dtype(volume.dtype, volume.name)
+        return torch.empty((count, volume.channels, *self.patch), dtype=kind)
+
+    def _draw_centres(
+        self, count: int, share: float, values: Sequence[int] | None, seed: int
+    ) -> NDArray[np.int64]:
+        """Labelled voxels to put patches around, as many as the share asks for."""
+        if count < 1:
+            raise UsageError(f"samples_per_epoch is {count}: take at least 1")
+        if not 0 <= share <= 1:
+            raise UsageError(f"foreground is {share}: it is a share of the patches, from 0 to 1")
+        labels, wanted = self._volumes.get("label"), round(count * share)
+        if labels is None or not wanted:
+            return np.empty((0, 3), np.int64)
+        draw = VoxelDraw(labels.space, wanted, seed)
+        _scan(labels, draw, values)
+        if not draw.seen:
+            looked_for = "no voxel but 0" if values is None else f"none of {list(values)}"
+            raise SourceBroken(
+                f"{labels.name} holds {looked_for}, so no patch can be centred on one. Give foreground=0, "
+                "or other labels."
+            )
+        return draw.voxels()
+
+
+class _Opened:
+    """The volumes of a source, open in this process."""
+
+    def __init__(self, volumes: list[Volume], cache_bytes: int, *, stay_forkable: bool = False) -> None:
+        chunked = {place: each.array for place, each in enumerate(volumes) if isinstance(each, ChunkedVolume)}
+        self._chunked = list(chunked)
+        self._plain: dict[int, NDArray[Any]] = {}
+        for place, each in enumerate(volumes):
+            if isinstance(each, HeldVolume):
+                self._plain[place] = each.values
+            elif isinstance(each, MappedVolume):
+                self._plain[place] = each.file.open().values
+        self._reader = (
+            open_reader(list(chunked.values()), cache_bytes, stay_forkable=stay_forkable) if chunked else None
+        )
+
+    def read(self, request: Request, outs: Sequence[NDArray[Any]]) -> None:
+        """Fill an array of (patches, channels, depth, height, width) for each volume."""
+        if self._reader is not None:
+            self._reader.read(request, [outs[place] for place in self._chunked])
+        for place, values in self._plain.items():
+            _copy_boxes(values, request, outs[place])
+
+
+def _copy_boxes(values: NDArray[Any], request: Request, out: NDArray[Any]) -> None:
+    depth, height, width = request.size
+    for number in request.order.tolist():
+        z, y, x = request.corners[number].tolist()
+        out[number] = values[..., z : z + depth, y : y + height, x : x + width]
+
+
+def _scan(labels: Volume, draw: VoxelDraw, values: Sequence[int] | None) -> None:
+    """Look through all labels, a block at a time, without making this process unfit to fork."""
+    opened = _Opened([labels], 0, stay_forkable=True)
+    only: Places = np.zeros(1, np.int64)
+    for corner, size in cut_blocks(labels.space, labels.chunk or (1, 1, 1), _SCANNED):
+        block = np.empty((1, labels.channels, *size), labels.dtype)
+        opened.read(Request(corners=np.array([corner]), size=size, order=only), [block])
+        labelled = np.not_equal(block[0], 0) if values is None else np.isin(block[0], values)
+        draw.add(np.logical_or.reduce(labelled, axis=0), corner)
+
+
+def _check_fit(volumes: dict[str, Volume], patch: Size) -> None:
+    image = volumes["image"]
+    if any(side > length for side, length in zip(patch, image.space, strict=True)):
+        raise UsageError(
+            f"a patch of {patch} does not fit into {image.name}, which is {image.space}: take a smaller patch"
+        )
+    labels = volumes.get("label")
+    if labels is not None and labels.space != image.space:
+        raise UsageError(
+            f"{labels.name} is {labels.space} and {image.name} is {image.space}: labels must cover the same "
+            "voxels"
+        )
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("tensorstore") is None:
+        raise MissingExtra("tensorstore", "volume", "reading a zarr or n5 volume")
+
+
+def _three(given: Sequence[int], what: str) -> Size:
+    sides = tuple(int(side) for side in given)
+    if len(sides) != 3 or min(sides) < 1:
+        raise UsageError(f"{what} is {tuple(given)}: give depth, height and width, each at least 1")
+    return sides[0], sides[1], sides[2]
