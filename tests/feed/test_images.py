@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -221,7 +223,7 @@ def test_pillow_stands_in_for_simplejpeg(folder: Path, monkeypatch: pytest.Monke
     source = ImageSource(folder, size=(20, 20))
     images, _ = source.read(np.arange(18))
     told = source.fingerprint()
-    monkeypatch.setitem(__import__("sys").modules, "simplejpeg", None)
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
     monkeypatch.setattr(decoding, "decoder_name", lambda: "pillow")
     monkeypatch.setattr("stoker.feed.sources.images.decoder_name", lambda: "pillow")
     others, _ = source.read(np.arange(18))
@@ -312,6 +314,20 @@ def test_a_gpu_decodes_by_the_batch() -> None:
     assert int((on_device.cpu().int() - decode_batch(files, "cpu", (32, 32)).int()).abs().max()) <= 12
     mixed = [*files, encoded(1, "PNG"), encoded(2, mode="CMYK")]
     assert tuple(decode_batch(mixed, "cuda").shape) == (10, 3, 48, 64)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_decoding_starts_no_threads_of_torch_s_own() -> None:
+    """A team of them would spin for every thread that decodes."""
+    code = (
+        "import os, sys, torch; from stoker.feed.decode import decode; torch.set_num_threads(4); "
+        "data = sys.stdin.buffer.read(); before = len(os.listdir('/proc/self/task')); "
+        "decode(data, (224, 200)); print(len(os.listdir('/proc/self/task')) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=encoded(1, height=600, width=800), capture_output=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
 
 
 def test_scaling_to_the_same_size_changes_nothing() -> None:

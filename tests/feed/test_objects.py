@@ -152,6 +152,10 @@ def test_wrong_addresses_and_options_are_told() -> None:
         Store("ftp://host/x")
     with pytest.raises(UsageError, match="'colour'"):
         Store("s3://any", options={"colour": "red"}).get("x")
+    with pytest.raises(UsageError, match="names no bucket"):
+        Store("s3://")
+    with pytest.raises(UsageError, match="Missing SecretAccessKey"):
+        Store("s3://any", options={"access_key_id": "somebody"}).get("x")
     with pytest.raises(UsageError, match="no such folder"):
         list(Store("/no/such/folder").list())
 

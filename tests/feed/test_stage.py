@@ -21,6 +21,7 @@ from stoker.feed.stage import Selection, Stage, summary
 from stoker.feed.stage_plan import LOCK, Target
 from stoker.feed.stage_view import Progress, SilentView
 from stoker.feed.whole_file import PART, remove_leftovers, whole_file
+from stoker.feed.write_through import WriteThrough
 
 from .pictures import write_classes
 from .s3 import S3Server
@@ -162,11 +163,15 @@ def test_patterns_choose_files(local: Store, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(local: Store, tmp_path: Path) -> None:
-    """It says what would be copied."""
+    """It says what would be copied, also into a folder that is there."""
     outcome = Stage(local, tmp_path / "dst").run(dry_run=True)
     assert (outcome.copied, outcome.copied_bytes) == (24, sum(map(len, FILES.values())))
     assert not (tmp_path / "dst").exists()
     assert "would copy 24 files" in summary(outcome)
+    (tmp_path / "dst").mkdir()
+    before = (tmp_path / "dst").stat()
+    Stage(local, tmp_path / "dst").run(dry_run=True)
+    assert (tmp_path / "dst").stat().st_mtime_ns == before.st_mtime_ns
 
 
 class Meddled(Store):
@@ -391,6 +396,17 @@ def test_a_disk_that_fills_up_ends_the_run_and_the_next_goes_on(local: Store, sm
     hog.unlink()
     outcome = Stage(local, small_disk / "dst").run()
     assert (staged(small_disk / "dst"), outcome.kept) == (FILES, len(some))
+
+
+def test_a_full_disk_ends_the_keeping_not_the_reading(local: Store, small_disk: Path) -> None:
+    """With a warning that says why; what was kept is still used."""
+    (small_disk / "hog").write_bytes(bytes((1 << 20) - 60_000))
+    kept = WriteThrough(local, small_disk / "kept", local.gather())
+    with pytest.warns(UserWarning, match="nothing more is kept .*: No space left"):
+        assert kept.get_many(list(FILES)) == list(FILES.values())
+    assert 0 < len(staged(small_disk / "kept")) < 24
+    assert kept.get_many(list(FILES)) == list(FILES.values())
+    assert not list(small_disk.rglob(f"{PART}*"))
 
 
 def test_watching_keeps_in_step(local: Store, tmp_path: Path) -> None:

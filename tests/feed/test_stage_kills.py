@@ -23,7 +23,7 @@ from .test_stage import fill, staged
 pytestmark = pytest.mark.service
 
 # Large enough to be in the middle of a file most of the time.
-SIZES = [0, 40_000, 700_000, 150_000, 2_500_000]
+SIZES = [0, 40_000, 700_000, 1_500_000, 2_500_000]
 SET = {
     f"c{n % 4}/{n:03d}.bin": (hashlib.sha256(str(n).encode()).digest() * (SIZES[n % 5] // 32 + 1))[
         : SIZES[n % 5]

@@ -81,6 +81,7 @@ def test_wrong_use_of_the_verb_exits_2(tmp_path: Path) -> None:
         [str(tmp_path / "nowhere"), str(tmp_path / "dst")],
         ["ftp://host", str(tmp_path / "dst")],
         [str(tmp_path), str(tmp_path / "dst"), "--watch", "--dry-run"],
+        [str(tmp_path), __file__],
     ):
         done = run(*words)
         assert done.returncode == 2

@@ -49,11 +49,19 @@ def fit(image: torch.Tensor, size: Size) -> torch.Tensor:
     scale = max(size[0] / height, size[1] / width)
     tall, wide = min(height, round(size[0] / scale)), min(width, round(size[1] / scale))
     top, left = (height - tall) // 2, (width - wide) // 2
-    cut = image[None, :, top : top + tall, left : left + wide]
+    cut = image[:, top : top + tall, left : left + wide]
     if (tall, wide) == size:
-        return cut[0]
-    # On 8-bit pixels as they lie: 0.18 ms for 224x224, where Pillow takes 0.62 with its copies.
-    return interpolate(cut, size=size, mode="bilinear", antialias=True, align_corners=False)[0]
+        return cut
+    if cut.is_cuda:  # where torch scales floats alone
+        scaled = interpolate(cut[None].float(), size=size, mode="bilinear", antialias=True)[0]
+        return scaled.round().clamp(0, 255).to(torch.uint8)
+    # 8-bit pixels as they lie, side by side: 0.18 ms for 224x224, where Pillow takes 0.62 with its copies.
+    # Cut by numpy: torch's own copy starts a team of threads that spin, in every thread it is called from
+    # (seen: 3 to 6 ms of CPU time an image instead of 1.2).
+    pixels = np.ascontiguousarray(cut.permute(1, 2, 0).numpy())
+    return interpolate(
+        torch.from_numpy(pixels).permute(2, 0, 1)[None], size=size, mode="bilinear", antialias=True
+    )[0]
 
 
 def decode_batch(

@@ -49,9 +49,9 @@ class Manifest:
     """A folder's manifest, opened when first written to or asked."""
 
     def __init__(self, folder: Path, source: str) -> None:
+        self._file: int | None = None
         self.path = folder / NAME
         self._source = source
-        self._file: int | None = None
         self._lock = threading.Lock()
 
     def require_source(self) -> None:
@@ -97,6 +97,9 @@ class Manifest:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def _append(self, value: dict[str, Any]) -> None:
         with self._lock:

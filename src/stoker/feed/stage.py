@@ -33,7 +33,7 @@ from stoker.feed.sources.listing import Entry, Listing
 from stoker.feed.sources.objects import Store
 from stoker.feed.stage_copy import Copier
 from stoker.feed.stage_plan import LOCK, Plan, Target, is_ours, make_plan, require_room
-from stoker.feed.stage_view import Progress, SilentView, View, view_for
+from stoker.feed.stage_view import Cancelled, Progress, SilentView, View, view_for
 from stoker.feed.whole_file import remove_leftovers
 
 if sys.platform != "win32":
@@ -97,12 +97,15 @@ class Stage:
         self.view = view or SilentView()
         if self.selection.jobs < 1:
             raise UsageError(f"jobs={self.selection.jobs}: take 1 or more")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(f"{self.folder} is a file; give a folder, which need not be there yet")
         origin = store.folder
         if origin is not None and self.folder.resolve().is_relative_to(origin.resolve()):
             raise UsageError(f"{self.folder} lies in {origin} and would be a copy of it; give another folder")
         self._globs = Globs(self.selection.include, self.selection.exclude)
         self._target = Target(self.folder)
         self._manifest = Manifest(self.folder, store.url)
+        self._lock = threading.Lock()
         self._copier = Copier(store, self._target, ignore_etags=self.selection.ignore_etags)
 
     def run(self, *, dry_run: bool = False) -> Outcome:
@@ -110,15 +113,12 @@ class Stage:
         started = time.monotonic()
         outcome = Outcome(source=self.store.url, target=str(self.folder), dry_run=dry_run)
         if dry_run:
-            plan = self._plan()
-            self._tell(outcome, plan)
-            require_room(plan, self.folder)
+            self._tell(outcome, self._plan(dry_run=True))
         else:
             with self._alone():
                 outcome.leftovers = remove_leftovers(self.folder)
-                plan = self._plan()
+                plan = self._plan(dry_run=False)
                 self._tell(outcome, plan)
-                require_room(plan, self.folder)
                 self._carry_out(plan, outcome)
         outcome.seconds = time.monotonic() - started
         return outcome
@@ -140,30 +140,27 @@ class Stage:
         except KeyboardInterrupt:
             return outcome
 
-    def _plan(self) -> Plan:
+    def _plan(self, *, dry_run: bool) -> Plan:
         with self.view.busy(f"listing {self.store.url}"):
             chosen = self.selection.classes
-            taken = (
-                None
-                if chosen is None
-                else pick_classes(self.store.folders(), chosen, self.selection.seed, self.store.url)
-            )
+            taken = None if chosen is None else pick_classes(self.store, chosen, self.selection.seed)
             found = self.store.gather(taken)
         listing, skipped = self._select(found)
-        self._target.check(listing.keys)
+        self._target.check(listing.keys, probe=not dry_run)
         self._manifest.require_source()
         lines = self._manifest.lines()
-        there = set(found.keys)
         removed = tuple(
             key
             for key in lines
-            if key not in there
+            if found.find(key) is None
             and self._globs.match(key)
             and (taken is None or key.partition("/")[0] in taken)
         )
-        return make_plan(
+        plan = make_plan(
             listing, self._target, lines, verify=self.selection.verify, removed=removed, skipped=skipped
         )
+        require_room(plan, self.folder)
+        return plan
 
     def _select(self, found: Listing) -> tuple[Listing, tuple[str, ...]]:
         """What is wanted; and names that are staging's own, and empty objects that stand for folders."""
@@ -217,12 +214,11 @@ class Stage:
 
     def _carry_out(self, plan: Plan, outcome: Outcome) -> None:
         progress = Progress(files=len(plan.copy) + len(plan.check), bytes=plan.copy_bytes)
-        lock, stop = threading.Lock(), threading.Event()
         work = iter([*plan.check, *plan.copy.tolist()])
 
         def labour() -> None:
-            while not stop.is_set():
-                with lock:
+            while not progress.cancelled.is_set():
+                with self._lock:
                     number = next(work, None)
                 if number is None:
                     return
@@ -236,7 +232,7 @@ class Stage:
             try:
                 self._await([pool.submit(labour) for _ in range(self.selection.jobs)], progress)
             finally:
-                stop.set()
+                progress.cancelled.set()
                 self.view.finish(progress)
         if self.selection.delete:
             self._delete(outcome)
@@ -254,24 +250,30 @@ class Stage:
 
     def _do(self, entry: Entry, digest: str | None, outcome: Outcome, progress: Progress) -> None:
         """One file. What is wrong with it alone is noted; what would be wrong with all of them is raised."""
-        if digest is not None and self._copier.is_right(entry, digest):
-            self._manifest.add(Line.of(entry, digest))
-            return
         try:
+            if digest is not None and self._copier.is_right(entry, digest):
+                self._manifest.add(Line.of(entry, digest))
+                return
             line, changed = self._copier.copy(entry, progress)
+            self._manifest.add(line)
         except NoSpace:
             raise
+        except Cancelled:
+            return
         except NoSuchObject:
-            outcome.gone.append(entry.key)
+            with self._lock:
+                outcome.gone.append(entry.key)
             return
         except StageFailed as error:
-            outcome.failed[entry.key] = str(error)
+            with self._lock:
+                outcome.failed[entry.key] = str(error)
             return
-        self._manifest.add(line)
-        outcome.copied += 1
-        outcome.copied_bytes += line.size
-        if changed:
-            outcome.changed.append(entry.key)
+        except OSError as error:
+            raise self._copier.explain(error, entry) from error
+        with self._lock:
+            outcome.copied += 1
+            outcome.copied_bytes += line.size
+            outcome.changed += [entry.key] * changed
 
     def _delete(self, outcome: Outcome) -> None:
         """Remove the files whose objects are gone. Only what the manifest tells of is ever removed."""

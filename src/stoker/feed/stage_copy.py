@@ -43,7 +43,7 @@ class Copier:
                 raise
             except OSError as error:
                 attempt.take_back()
-                raise self._explain(error, entry) from error
+                raise self.explain(error, entry) from error
         if isinstance(failure, StoreUnreachable):
             raise failure  # the next file's turn would end the same way
         raise StageFailed(f"{failure} ({TRIES} tries)") from failure
@@ -85,7 +85,8 @@ class Copier:
                 )
         return Line.of(told, received), changed
 
-    def _explain(self, error: OSError, entry: Entry) -> Exception:
+    def explain(self, error: OSError, entry: Entry) -> Exception:
+        """What to tell when the disk refuses."""
         folder = self._target.folder
         if error.errno in _FULL:
             free = shutil.disk_usage(folder).free

@@ -51,8 +51,8 @@ class Target:
             return False
         return (status.st_size, status.st_mtime_ns) == (entry.size, entry.modified_ns)
 
-    def check(self, keys: Iterable[str]) -> None:
-        """UsageError where keys cannot all be files under one folder."""
+    def check(self, keys: Iterable[str], *, probe: bool = True) -> None:
+        """UsageError where keys cannot all be files under one folder; `probe` tries its names by writing."""
         files = set(keys)
         folders: set[str] = set()
         for key in files:
@@ -70,7 +70,7 @@ class Target:
                 f"the key {both[0]!r} is an object and the beginning of others: it cannot be both a file and "
                 "a folder; leave one out by --exclude"
             )
-        if folds_case(self.folder):
+        if probe and folds_case(self.folder):
             self._check_case(files | folders)
 
     def _check_case(self, names: set[str]) -> None:

@@ -11,12 +11,17 @@ from stoker.facts.words import ago, size
 _EVERY_S = 10.0
 
 
+class Cancelled(Exception):
+    """Somebody has ended the run: raised in the threads that copy, and never further."""
+
+
 class Progress:
-    """What is to be done and what has been, counted by many threads."""
+    """What is to be done and what has been, counted by many threads, until it is cancelled."""
 
     def __init__(self, *, files: int, bytes: int) -> None:
         self.files, self.bytes = files, bytes
         self.files_done = self.bytes_done = 0
+        self.cancelled = threading.Event()
         self._started = time.monotonic()
         self._lock = threading.Lock()
 
@@ -54,9 +59,11 @@ class Attempt:
         self._got = 0
 
     def add(self, count: int) -> None:
-        """So many more have come."""
+        """So many more have come; Cancelled if nobody wants them any more."""
         self._got += count
         self._progress.add_bytes(count)
+        if self._progress.cancelled.is_set():
+            raise Cancelled
 
     def take_back(self) -> None:
         """The try failed."""

@@ -6,6 +6,7 @@ the listing: every process can tell by itself, also after a restart. It is the l
 """
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,9 +22,9 @@ from stoker.feed.whole_file import remove_leftovers, whole_file
 
 
 class WriteThrough:
-    """A store whose reads leave a copy in `folder`. A full disk ends the keeping, never the reading.
+    """A store whose reads leave a copy in `folder`. A full disk ends the keeping (it warns), not the reading.
 
-    `why` says why nothing more is kept, and is None while all is well.
+    `why` says why nothing more is kept in this process, and is None while all is well.
     """
 
     def __init__(self, store: Store, folder: Path, listing: Listing) -> None:
@@ -83,4 +84,5 @@ class WriteThrough:
             digest = f"blake2b:{hashlib.blake2b(data, digest_size=16).hexdigest()}"
             self._lines.get().add(Line.of(entry, digest))
         except OSError as error:
-            self.why = f"nothing more is kept in {self.folder}: {error.strerror}"
+            self.why = f"nothing more is kept in {self.folder}: {error.strerror}; what is there is still used"
+            warnings.warn(self.why, stacklevel=2)

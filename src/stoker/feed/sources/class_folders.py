@@ -13,24 +13,26 @@ from stoker.feed.subset import choose_classes
 
 def gather_classes(store: Store, classes: int | Sequence[str] | None, seed: int) -> tuple[list[str], Listing]:
     """The classes taken, sorted, and what lies in their folders. Only those folders are listed."""
-    there = [name for name in store.folders() if not name.startswith(".")]
-    taken = there if classes is None else pick_classes(there, classes, seed, store.url)
+    taken = pick_classes(store, classes, seed)
     return taken, store.gather(taken)
 
 
-def pick_classes(there: Sequence[str], classes: int | Sequence[str], seed: int, url: str) -> list[str]:
-    """That many of these classes by the seed, or the named ones."""
+def pick_classes(store: Store, classes: int | Sequence[str] | None, seed: int) -> list[str]:
+    """All classes, that many by the seed, or the named ones. Hidden folders are none."""
+    there = [name for name in store.folders() if not name.startswith(".")]
+    if classes is None:
+        return there
     if isinstance(classes, str):
         raise UsageError(f"classes={classes!r} is one text: give a list, [{classes!r}]")
     if isinstance(classes, int):
         if not there:
-            raise UsageError(f"{url} has no class folders; give the folder above them")
+            raise UsageError(f"{store.url} has no class folders; give the folder above them")
         return choose_classes(there, classes, seed)
     for name in classes:
         if name not in there:
             near = difflib.get_close_matches(name, there, n=3) or there[:8]
             raise UsageError(
-                f"no class {name!r} in {url}: of {len(there)} folders the nearest are {', '.join(near)}"
+                f"no class {name!r} in {store.url}: of {len(there)} folders the nearest are {', '.join(near)}"
             )
     return sorted(set(classes))
 

@@ -1,11 +1,13 @@
 """Images in class folders, on disk or in an object store: labels by folder, decoded by the batch.
 
-train = ImageSource("s3://bucket/imagenet/train", classes=100, seed=0, size=(224, 224))
-images, labels = train.read(np.arange(256))          # uint8 [256, 3, 224, 224], int64 [256]
+    train = ImageSource("s3://bucket/imagenet/train", classes=100, seed=0, size=(224, 224))
+    images, labels = train.read(np.arange(256))          # uint8 [256, 3, 224, 224], int64 [256]
+
+What decodes them, and to what, is told in `stoker.feed.decode`.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
@@ -17,7 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from stoker.errors import SourceBroken, UsageError
-from stoker.feed.decode import Size, decode, decoder_name, stack
+from stoker.feed.decode import Size, decode, decoder_name
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.class_folders import Globs, gather_classes
@@ -80,7 +82,7 @@ class ImageSource(Source):
         ).astype(np.int64)
         self._store: Store | WriteThrough = store
         if keep is not None:
-            self._store = WriteThrough(store, Path(keep), listing)
+            self._store = WriteThrough(store, Path(keep).expanduser().absolute(), listing)
         self._pool = PerProcess(partial(_make_pool, threads))
 
     def __len__(self) -> int:
@@ -102,7 +104,7 @@ class ImageSource(Source):
         keys = [self._keys[number] for number in chosen.tolist()]
         if not self.decodes:
             return list(self._store.get_many(keys)), labels
-        return self._stack(keys, list(self._decoded(keys))), labels
+        return self._read_images(keys), labels
 
     def find_broken(self) -> dict[str, str]:
         """Read and decode every image: the names of those that are not whole, and what is wrong with each."""
@@ -124,17 +126,33 @@ class ImageSource(Source):
             f"{self._fingerprint} {how} {self.classes}".encode("utf-8", "surrogateescape"), digest_size=16
         ).hexdigest()
 
-    def _decoded(self, keys: Sequence[str]) -> Iterator[torch.Tensor]:
-        """The images in order; while some are decoded others are on their way."""
+    def _read_images(self, keys: Sequence[str]) -> torch.Tensor:
+        """The batch; while some images are decoded into their places, others are on their way."""
+        batch = torch.empty(len(keys), 3, *(self.size or (0, 0)), dtype=torch.uint8)
         pool = self._pool.get()
-        arriving = zip(keys, self._store.fetch(keys), strict=True)
-        if pool is None:
-            for key, data in arriving:
-                yield self._decode(key, data)
-            return
-        jobs: list[Future[torch.Tensor]] = [pool.submit(self._decode, key, data) for key, data in arriving]
+        jobs: list[Future[None]] = []
+        for row, (key, data) in enumerate(zip(keys, self._store.fetch(keys), strict=True)):
+            if row == 0 and self.size is None:
+                batch = batch.new_empty(len(keys), *self._decode(key, data).shape)
+            place = partial(self._place, batch[row], key, data, keys[0])
+            if pool is None:
+                place()
+            else:
+                jobs.append(pool.submit(place))
         for job in jobs:
-            yield job.result()
+            job.result()
+        return batch
+
+    def _place(self, row: torch.Tensor, key: str, data: bytes, first: str) -> None:
+        image = self._decode(key, data)
+        if image.shape != row.shape:
+            (height, width), (tall, wide) = row.shape[1:], image.shape[1:]
+            raise UsageError(
+                f"images differ in size: {first} is {height}x{width}, {key} is {tall}x{wide}; give "
+                "size=(height, width), or decode=False for their bytes"
+            )
+        # Not by torch, whose copy starts a team of threads in every thread that it is called from.
+        np.copyto(row.numpy(), image.numpy())
 
     def _decode(self, key: str, data: bytes) -> torch.Tensor:
         try:
@@ -144,16 +162,6 @@ class ImageSource(Source):
                 f"{self.url}/{key} ({len(data)} bytes) is {error}; mend it, or leave it out: "
                 f"exclude=[{key!r}]"
             ) from error
-
-    def _stack(self, keys: Sequence[str], images: Sequence[torch.Tensor]) -> torch.Tensor:
-        for key, image in zip(keys, images, strict=True):
-            if image.shape != images[0].shape:
-                first, other = ("x".join(map(str, one.shape[1:])) for one in (images[0], image))
-                raise UsageError(
-                    f"images differ in size: {keys[0]} is {first}, {key} is {other}; give size=(height, "
-                    "width), or decode=False for their bytes"
-                )
-        return stack(images) if images else torch.empty(0, 3, *(self.size or (0, 0)), dtype=torch.uint8)
 
 
 def _make_pool(threads: int | None) -> ThreadPoolExecutor | None:

@@ -172,6 +172,8 @@ class RemoteClient:
                 f"{what}: no usable answer from {where}{said}, after all retries; check the address and the "
                 "network, or try again later"
             )
+        if doing == "opening":
+            return UsageError(f"{what}: {self._scrub(text)}; give it in options or in the environment")
         return StoreError(f"{what}: {self._scrub(text)}; see what the store's own tools say of it")
 
     def _scrub(self, text: str) -> str:

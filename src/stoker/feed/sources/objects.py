@@ -151,4 +151,6 @@ def folder_of(url: str | Path) -> Path | None:
             f"{url.partition('?')[0]}: no store is called {scheme}://; there are {'://, '.join(REMOTE)}://, "
             "file:// and plain paths"
         )
+    if not urlsplit(url).netloc:
+        raise UsageError(f"{url} names no bucket; give {scheme}://bucket or {scheme}://bucket/prefix")
     return None
