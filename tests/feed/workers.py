@@ -1,6 +1,7 @@
 """What is asked of every source: read by real workers, pickled, compared bit by bit."""
 
 import pickle
+import warnings
 from typing import Any
 
 import torch
@@ -14,7 +15,10 @@ def read_in_workers(source: Source, start: str, *, batch_size: int = 4) -> list[
     loader: DataLoader[Any] = DataLoader(
         source, batch_size=batch_size, num_workers=2, multiprocessing_context=start
     )
-    return list(loader)
+    with warnings.catch_warnings():
+        # From Python 3.12 a fork beside threads is warned of; that it goes well is what is tested.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        return list(loader)
 
 
 def reopened(source: Source) -> Any:
