@@ -10,7 +10,7 @@ from stoker.bench.turns import as_figures, differences, interval
 
 BARE, OBSERVED = "bare", "observed"
 PEERS = ("traceml", "traceml_manual")
-_HEADLINE = "10ms"
+HEADLINE = "10ms"
 _PARTS = ("training_thread", "other_threads", "workers")
 
 
@@ -22,7 +22,7 @@ def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         of_size = [run for run in runs if run.get("size") == size]
         by_size |= _toggled(size, [run for run in of_size if run["how"] == "toggle"])
         by_size |= _by_process(size, [run for run in of_size if run["how"] == "process"])
-    head = _HEADLINE if _HEADLINE in sizes else sizes[0]
+    head = HEADLINE if HEADLINE in sizes else sizes[0]
     headline = {}
     for key in ("us_per_step", *(f"us_per_step_peer_{peer}" for peer in PEERS)):
         for end in ("", "_low", "_high"):

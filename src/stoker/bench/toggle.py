@@ -23,6 +23,7 @@ import torch
 
 from stoker.bench.children import say
 from stoker.bench.loops.overhead import WORKERS, Loop
+from stoker.bench.overhead_figures import HEADLINE
 from stoker.bench.turns import rounds
 from stoker.watch import hooks
 from stoker.watch.live import LiveView
@@ -30,6 +31,8 @@ from stoker.watch.session import Plan, Session
 
 # Fewer than these and there is no interval; they are measured whatever the budget.
 _FEWEST_PAIRS = 3
+# How much more of the time the size gets that the headline figure is of.
+_HEADLINE_WEIGHT = 3
 
 
 class _ObservedTime:
@@ -166,9 +169,11 @@ def main() -> None:
             "torch": torch.__version__,
         }
         out.write(json.dumps(about) + "\n")
-        for done, (name, plan) in enumerate(plans.items()):
+        weights = {name: _HEADLINE_WEIGHT if name == HEADLINE else 1 for name in plans}
+        for name, plan in plans.items():
             left = args.seconds - (time.monotonic() - began)
-            alternate(toggle, name, plan, left / (len(plans) - done), out)
+            share = left / sum(weights.values()) * weights.pop(name)
+            alternate(toggle, name, plan, share, out)
 
 
 if __name__ == "__main__":

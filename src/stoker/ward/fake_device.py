@@ -41,19 +41,20 @@ class FakeDevice:
         """Wait until the device has caught up."""
         time.sleep(max(0.0, self._free_at - time.perf_counter()))
 
-    def mark(self) -> FakeEvent | None:
-        """An event on the stream now: it passes when the device gets here."""
-        if self.capturing:
-            return None
-        event = FakeEvent()
+    def make(self) -> FakeEvent:
+        """An event, not recorded yet."""
+        return FakeEvent()
+
+    def record(self, event: FakeEvent, stream: object) -> None:
+        """The event passes when the device gets here."""
         event.at = max(self._free_at, time.perf_counter())
-        return event
 
     def mark_current(self) -> FakeEvent | None:
         """An event beside the stream, where nothing else runs."""
-        event = self.mark()
-        if event is not None and self.beside:
-            event.at = time.perf_counter()
+        if self.capturing:
+            return None
+        event = FakeEvent()
+        event.at = time.perf_counter()
         return event
 
     def on_training_stream(self) -> bool:

@@ -6,6 +6,7 @@ events is what the phase between them cost the device: if the device is still bu
 left. No event is read on the training thread: the recorder does that, later, without a sync.
 """
 
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -22,7 +23,7 @@ class Event(Protocol):
 
 
 class Device:
-    """Records events on the training stream, each event once.
+    """Makes events and records them, each once: `record(make(), stream)`.
 
     Events that had been read used to be recorded again, and then one was seen to be read with the time of its
     next use (a step's `other` came out at minus one step; H200, torch 2.11). A new one costs 1.3 us more.
@@ -32,25 +33,17 @@ class Device:
         self.index = index
         self.capturing = False
         # Made and recorded without the Python class above it, which costs 1 to 2 us more (H200, torch 2.11).
-        self._event: Any = torch._C._CudaEventBase
-        self._record: Any = self._event.record
+        self.make: Any = partial(torch._C._CudaEventBase, enable_timing=True)
+        self.record: Any = torch._C._CudaEventBase.record
         self._raw_current = torch._C._cuda_getCurrentRawStream
         self.follow()
-
-    def mark(self) -> Event | None:
-        """An event on the training stream now; None during a graph's capture, which it would spoil."""
-        if self.capturing:
-            return None
-        event = self._event(enable_timing=True)
-        self._record(event, self.stream)
-        return event  # type: ignore[no-any-return]
 
     def mark_current(self) -> Event | None:
         """An event on whatever stream is current: for work that goes on beside the training stream."""
         if self.capturing:
             return None
-        event = self._event(enable_timing=True)
-        self._record(event, torch.cuda.current_stream(self.index))
+        event = self.make()
+        self.record(event, torch.cuda.current_stream(self.index))
         return event  # type: ignore[no-any-return]
 
     def on_training_stream(self) -> bool:

@@ -101,9 +101,14 @@ class Observer:
     # --- on the device -----------------------------------------------------------------------------
 
     def mark(self, now: int) -> Event | None:
-        """An event where a phase ends. Only with a device."""
-        assert self.device is not None
-        self._last_event = event = self.device.mark()
+        """An event where a phase ends; None during a graph's capture, which it would spoil."""
+        device = self.device
+        assert device is not None
+        event: Event | None = None
+        if not device.capturing:
+            event = device.make()
+            device.record(event, device.stream)
+        self._last_event = event
         self._marked_ns = now
         self.device_ns += perf_counter_ns() - now
         return event

@@ -24,7 +24,7 @@ _INTERVAL = 0.5
 # Rounds from one reading of the counters to the next: about a second.
 _SAMPLE_EVERY = 2
 # Steps made into lines in one bite (some 50 us each), the pause after it, and the pauses a round may have.
-_BITE = 2
+_BITE = 1
 _BITE_PAUSE = 0.0005
 _MOST_PAUSES = 200
 # Notes of a plain step.
