@@ -20,6 +20,7 @@ from stoker.feed.tiers.pack import (
     IN_USE,
     ROWS,
     SUMS,
+    TABLE_BYTES,
     Content,
     bytes_of,
     create,
@@ -123,7 +124,7 @@ def _fit(root: Path, content: Content, now: int, cap_bytes: int, reserve_bytes: 
 
 def _rows_in(size: int, content: Content) -> int:
     fixed = bytes_of(content.samples, 0, content.stride)
-    return min(content.samples, max(0, (size - fixed) // content.stride))
+    return min(content.samples, max(0, (size - fixed) // (content.stride + TABLE_BYTES)))
 
 
 def _evict_one(others: list[Other]) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from stoker.errors import UsageError
-from stoker.feed.layout import Layout
+from stoker.feed.layout import Layout, Leaf
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.tiers.caches import find, free_bytes
@@ -98,27 +98,20 @@ class DiskTier(Source):
         if opened.pack is None:
             opened.count(misses=len(numbers))
             return self.source.read(numbers)
-        leaves = self.layout.leaves
-        if len(leaves) > _MOST_PIECES:
-            rows = torch.from_numpy(np.empty((len(numbers), self.layout.row_bytes), np.uint8))
-            self._read_into(numbers, [rows.numpy()], [slice(0, self.layout.row_bytes)])
-            views = self.layout.flatten(self.layout.views(rows))
-            return self.layout.unflatten(
-                [view.clone(memory_format=torch.contiguous_format) for view in views]
-            )
-        # numpy asks for huge pages and torch does not: fresh memory is half as dear.
-        outs = [np.empty((len(numbers), leaf.bytes), np.uint8) for leaf in leaves]
+        layout, count = self.layout, len(numbers)
+        if len(layout.leaves) > _MOST_PIECES:
+            rows = torch.empty((count, layout.row_bytes), dtype=torch.uint8)
+            self.read_rows(numbers, rows)
+            views = layout.flatten(layout.views(rows))
+            return layout.unflatten([view.clone(memory_format=torch.contiguous_format) for view in views])
+        tensors = [_empty(count, leaf) for leaf in layout.leaves]
         pieces = [
             slice(offset, offset + leaf.bytes)
-            for leaf, offset in zip(leaves, self.layout.offsets, strict=True)
+            for leaf, offset in zip(layout.leaves, layout.offsets, strict=True)
         ]
+        outs = [_bytes_of(tensor, leaf.bytes) for tensor, leaf in zip(tensors, layout.leaves, strict=True)]
         self._read_into(numbers, outs, pieces)
-        return self.layout.unflatten(
-            [
-                torch.from_numpy(out).view(leaf.dtype).view(len(numbers), *leaf.shape)
-                for out, leaf in zip(outs, leaves, strict=True)
-            ]
-        )
+        return layout.unflatten(tensors)
 
     def read_rows(self, indices: Sequence[int] | Indices, rows: torch.Tensor) -> None:
         """The packed rows of these samples, into (n, row_bytes) bytes of the caller's."""
@@ -304,6 +297,21 @@ class _Open:
         size = _gigabytes(pack.kept * pack.stride)
         said = f"disk: {pack.kept} of {pack.content.samples} samples, {size}, in {pack.folder}"
         return "; ".join(part for part in (said, self._stopped or self._paused) if part)
+
+
+def _empty(count: int, leaf: Leaf) -> torch.Tensor:
+    """A tensor for a batch of this leaf; numpy's, which asks for huge pages: half as dear to fill."""
+    if not count * leaf.bytes:
+        return torch.empty((count, *leaf.shape), dtype=leaf.dtype)
+    flat = torch.from_numpy(np.empty(count * leaf.bytes, np.uint8))
+    return flat.view(leaf.dtype).view(count, *leaf.shape)
+
+
+def _bytes_of(tensor: torch.Tensor, size: int) -> Bytes:
+    """The memory of a dense tensor, one row of that many bytes a sample."""
+    if not tensor.numel():
+        return np.empty((len(tensor), size), np.uint8)
+    return tensor.view(-1).view(torch.uint8).numpy().reshape(len(tensor), size)
 
 
 def _gigabytes(size: int) -> str:

@@ -45,6 +45,8 @@ HEADER, ROWS, SUMS, WRITING, IN_USE = "cache.json", "rows", "sums", "writing", "
 PAGE = 4096
 # Rows from this size on begin at a page, so that O_DIRECT can read one: at worst a quarter is lost.
 PAGED_FROM = 4 * PAGE
+# What a file system notes of a row that lies apart from the others: an extent of 12 to 16 bytes.
+TABLE_BYTES = 16
 # A writer holds the lock for one batch, tens of milliseconds; one that is stopped must not stop the others.
 _PATIENCE_S = 5.0
 
@@ -88,8 +90,8 @@ class Content:
 
 
 def bytes_of(samples: int, kept: int, stride: int) -> int:
-    """What a cache takes when all the rows it keeps are there."""
-    return kept * stride + samples * 8 + PAGE
+    """What a cache takes when all the rows it keeps are there, the file system's tables of them included."""
+    return kept * (stride + TABLE_BYTES) + samples * 8 + 4 * PAGE
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:

@@ -1,0 +1,482 @@
+"""The disk tier: the source's samples, from the disk once they are there, whatever happens to it."""
+
+import errno
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from feed.numbered import Numbered, assert_same
+from stoker.errors import MissingExtra, NotPackable, UsageError
+from stoker.feed.tiers import caches, locks
+from stoker.feed.tiers.disk import DiskTier
+from stoker.feed.tiers.pack import HEADER, IN_USE, ROWS, SUMS, WRITING, bytes_of
+
+GB = 10**9
+# Kept free of the test machine's own limits.
+TINY_RESERVE = 1 << 20
+
+
+def tier_over(source: Numbered, root: Path, **settings: Any) -> DiskTier:
+    return DiskTier(source, root, **({"cap_bytes": GB, "reserve_bytes": TINY_RESERVE} | settings))
+
+
+def folder_of(tier: DiskTier) -> Path:
+    return next(Path(word) for word in tier.why.split() if word.endswith(tier.content.key))
+
+
+def check_all(tier: DiskTier) -> None:
+    numbers = np.random.default_rng(0).permutation(len(tier))
+    source = Numbered(len(tier), numbers=tier.source.numbers, version=tier.source.version)  # type: ignore[attr-defined]
+    for part in np.array_split(numbers, 5):
+        assert_same(tier.read(part), source.read(part))
+
+
+def make_cold(tier: DiskTier) -> None:
+    """Out of the page cache, as far as the kernel follows advice."""
+    with (folder_of(tier) / ROWS).open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.mark.parametrize("numbers", [3, 5000])
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_second_epoch_comes_from_the_disk(tmp_path: Path, numbers: int, direct: bool) -> None:
+    """Small rows and large: the source is asked once for a sample; warm or cold, the bits are the same."""
+    source = Numbered(200, numbers=numbers)
+    tier = tier_over(source, tmp_path, direct=direct)
+    check_all(tier)
+    source.asked.clear()
+    assert tier.complete
+    check_all(tier)
+    make_cold(tier)
+    check_all(tier)
+    assert (source.asked, tier.hits, tier.misses, tier.damaged) == ([], 400, 200, 0)
+
+
+def test_a_batch_is_the_callers_own(tmp_path: Path) -> None:
+    """What is done to a batch is not seen in the next one."""
+    tier = tier_over(Numbered(20), tmp_path)
+    for _ in range(2):
+        tier.read(np.arange(20))["values"].fill_(-1)
+    check_all(tier)
+
+
+def test_the_same_number_may_come_twice_in_a_batch(tmp_path: Path) -> None:
+    """Before it is on the disk and after; numbers below 0 count from the end, and wrong ones are told."""
+    source = Numbered(30)
+    tier = tier_over(source, tmp_path)
+    wanted = np.array([5, 7, 5, 29, 5])
+    for _ in range(2):
+        assert_same(tier.read(np.array([5, 7, 5, -1, 5])), Numbered(30).read(wanted))
+    assert sorted(source.asked) == [0, 5, 7, 29]  # 0: the first look at a sample
+    with pytest.raises(IndexError, match="no sample 30"):
+        tier.read(np.array([30]))
+    assert tier.read(np.array([], np.int64))["values"].shape == (0, 5000)
+
+
+def test_a_sample_can_have_many_tensors_or_one(tmp_path: Path) -> None:
+    """A bare tensor, and more leaves than one read scatters into."""
+
+    class Shaped(Numbered):
+        def read(self, indices: Any) -> Any:
+            batch = super().read(indices)
+            if self.version == "one":
+                return batch["values"]
+            return [(batch["values"][:, k : k + 3], batch["number"] + k) for k in range(20)]
+
+    for version in ("one", "many"):
+        tier = tier_over(Shaped(10, version=version), tmp_path)
+        expected = tier.layout.flatten(Shaped(10, version=version).read(np.arange(10)))
+        for _ in range(2):
+            got = tier.layout.flatten(tier.read(np.arange(10)))
+            assert all(torch.equal(a, b) and a.is_contiguous() for a, b in zip(got, expected, strict=True))
+
+
+def test_rows_can_be_had_packed(tmp_path: Path) -> None:
+    """As other tiers keep them: one row of bytes a sample."""
+    tier = tier_over(Numbered(40), tmp_path)
+    for _ in range(2):
+        rows = torch.zeros(40, tier.layout.row_bytes, dtype=torch.uint8)
+        tier.read_rows(np.arange(40), rows)
+        assert_same(
+            {k: v.contiguous() for k, v in tier.layout.views(rows).items()}, Numbered(40).read(np.arange(40))
+        )
+    with pytest.raises(ValueError, match="need uint8"):
+        tier.read_rows([1, 2], rows)
+
+
+def test_fill_writes_what_is_not_there(tmp_path: Path) -> None:
+    """All samples or some; a second fill has nothing to do, and a new start finds them."""
+    source = Numbered(300)
+    tier = tier_over(source, tmp_path)
+    assert (tier.fill([1, 2, 250]), tier.complete) == (3, False)
+    assert (tier.fill(), tier.fill(), tier.complete) == (297, 0, True)
+    again = Numbered(300)
+    tier = tier_over(again, tmp_path)
+    assert tier.complete
+    check_all(tier)
+    assert again.asked == [0]
+
+
+def test_another_source_or_transform_has_its_own_cache(tmp_path: Path) -> None:
+    """The key is the fingerprint, the transform, the length and the layout."""
+    tiers = [
+        tier_over(Numbered(50), tmp_path),
+        tier_over(Numbered(50, version="b"), tmp_path),
+        tier_over(Numbered(50), tmp_path, transform_id="cropped"),
+        tier_over(Numbered(51), tmp_path),
+        tier_over(Numbered(50, numbers=4999), tmp_path),
+    ]
+    for tier in tiers:
+        tier.fill()
+    for tier in tiers:
+        check_all(tier)
+    assert len({tier.content.key for tier in tiers}) == 5
+
+
+def cut_rows(folder: Path, _: Path) -> None:
+    os.truncate(folder / ROWS, 1000)
+
+
+def cut_sums(folder: Path, _: Path) -> None:
+    os.truncate(folder / SUMS, 83)
+
+
+def flip_bits(folder: Path, _: Path) -> None:
+    for name, step in ((ROWS, 70_000), (SUMS, 100)):
+        with (folder / name).open("r+b") as file:
+            for offset in range(0, (folder / name).stat().st_size, step):
+                file.seek(offset)
+                bits = file.read(1)[0] ^ 0x10
+                file.seek(offset)
+                file.write(bytes([bits]))
+
+
+def swap_rows(folder: Path, _: Path) -> None:
+    """Two rows with their checksums, each whole in itself."""
+    told = json.loads((folder / HEADER).read_text())
+    for name, size in ((ROWS, told["stride"]), (SUMS, 8)):
+        data = bytearray((folder / name).read_bytes())
+        data[:size], data[size : 2 * size] = data[size : 2 * size], data[:size]
+        (folder / name).write_bytes(data)
+
+
+def bring_in_anothers(folder: Path, other: Path) -> None:
+    """Files of another cache with the same sizes."""
+    for name in (ROWS, SUMS):
+        shutil.copy(other / name, folder / name)
+
+
+def write_zeros(folder: Path, _: Path) -> None:
+    """As a power cut leaves blocks that were allocated and not written."""
+    size = (folder / ROWS).stat().st_size
+    (folder / ROWS).write_bytes(bytes(size))
+
+
+def remove_header(folder: Path, _: Path) -> None:
+    (folder / HEADER).unlink()
+
+
+def garble_header(folder: Path, _: Path) -> None:
+    (folder / HEADER).write_text('{"format": 1, "samples"')
+
+
+def bring_in_anothers_header(folder: Path, other: Path) -> None:
+    shutil.copy(other / HEADER, folder / HEADER)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut_rows, cut_sums, flip_bits, swap_rows, bring_in_anothers, write_zeros, remove_header, garble_header,
+     bring_in_anothers_header],
+)  # fmt: skip
+@pytest.mark.parametrize("cold", [False, True])
+def test_damage_is_never_read(tmp_path: Path, damage: Callable[[Path, Path], None], cold: bool) -> None:
+    """Whatever is not bit for bit the row it should be comes from the source, and is whole the next time."""
+    tier = tier_over(Numbered(60), tmp_path)
+    other = tier_over(Numbered(60, version="b"), tmp_path)
+    tier.fill()
+    other.fill()
+    damage(folder_of(tier), folder_of(other))
+    if cold:
+        make_cold(tier)
+    source = Numbered(60)
+    tier = tier_over(source, tmp_path)
+    check_all(tier)
+    assert len(source.asked) > 1
+    asked = len(source.asked)
+    check_all(tier)
+    check_all(tier_over(source, tmp_path))
+    assert len(source.asked) == asked + 1
+    check_all(other)
+
+
+@pytest.mark.parametrize("damage", [cut_rows, flip_bits, write_zeros])
+def test_damage_while_it_is_open_is_not_read_either(
+    tmp_path: Path, damage: Callable[[Path, Path], None]
+) -> None:
+    """Every read is checked, not only the first."""
+    tier = tier_over(Numbered(60), tmp_path)
+    tier.fill()
+    check_all(tier)
+    damage(folder_of(tier), tmp_path)
+    check_all(tier)
+    assert tier.damaged > 0
+
+
+def test_the_cap_holds_for_all_caches_together(tmp_path: Path) -> None:
+    """The longest unused goes first, one in use never; what does not fit is kept in part."""
+    one = tier_over(Numbered(100), tmp_path)
+    size = bytes_of(100, 100, one.content.stride)
+    caches_kept = []
+    for version in "abc":
+        tier = tier_over(Numbered(100, version=version), tmp_path, cap_bytes=3 * size)
+        tier.fill()
+        caches_kept.append(folder_of(tier))
+        tier.close()
+    one.close()
+    os.utime(caches_kept[1] / IN_USE, ns=(0, 0))
+    held = tier_over(Numbered(100), tmp_path, cap_bytes=3 * size)
+    new = tier_over(Numbered(100, version="d"), tmp_path, cap_bytes=3 * size)
+    assert [folder.exists() for folder in caches_kept] == [True, False, True]
+    new.fill()
+    more = tier_over(Numbered(250, version="e"), tmp_path, cap_bytes=3 * size)
+    assert [folder.exists() for folder in caches_kept] == [True, False, False]
+    assert "of 250 samples" in more.why
+    assert not more.complete
+    more.fill()
+    taken = sum(file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file())
+    assert taken <= 3 * size
+    for tier in (held, new, more, more):
+        check_all(tier)
+    assert more.hits > 0
+
+
+def test_a_cap_can_be_raised_and_lowered(tmp_path: Path) -> None:
+    """More rows are kept from then on, or fewer; below one row none are, and what was there goes."""
+    size = bytes_of(100, 50, 20_480)
+
+    def kept(cap_bytes: int) -> int:
+        tier = tier_over(Numbered(100), tmp_path, cap_bytes=cap_bytes)
+        check_all(tier)
+        check_all(tier)
+        words = tier.why.split()
+        tier.close()
+        return int(words[1]) if words[0] == "disk:" else 0
+
+    assert [kept(size), kept(2 * size), kept(size)] == [50, 100, 50]
+    taken = sum(file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file())
+    assert taken <= size
+    assert kept(0) == 0
+    assert [found.name for found in tmp_path.iterdir()] == [caches.LOCK]
+
+
+def test_nothing_but_caches_is_removed(tmp_path: Path) -> None:
+    """A folder whose name looks like one, files, and folders of other names stay."""
+    (tmp_path / ("0" * 32)).mkdir()
+    (tmp_path / ("0" * 32) / "thesis.txt").write_text("mine")
+    (tmp_path / "data").mkdir()
+    tier = tier_over(Numbered(10), tmp_path, cap_bytes=1)
+    assert "no room for a row of 20480 bytes" in tier.why
+    assert (tmp_path / ("0" * 32) / "thesis.txt").read_text() == "mine"
+    assert (tmp_path / "data").exists()
+
+
+def test_too_little_free_space_means_no_writing(tmp_path: Path) -> None:
+    """Less than the reserve is left at the start: nothing is made. Later: writing pauses. Samples come."""
+    source = Numbered(10)
+    tier = tier_over(source, tmp_path, reserve_bytes=1 << 60)
+    assert "no room" in tier.why
+    check_all(tier)
+    opened = tier_over(source, tmp_path)
+    opened._open.get()._reserve = 1 << 60
+    check_all(opened)
+    assert opened.fill() == 0
+    assert "writing pauses" in opened.why
+    opened._open.get()._reserve = 0
+    assert opened.fill() == 10
+    assert "pauses" not in opened.why
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("name", [ROWS, SUMS])
+def test_a_full_disk_stops_the_writing_and_nothing_else(tmp_path: Path, name: str) -> None:
+    """ENOSPC while rows or checksums are written: every sample still comes, and `why` says what happened."""
+    tier = tier_over(Numbered(60), tmp_path)
+    tier.fill(range(30))
+    folder = folder_of(tier)
+    tier.close()
+    (folder / name).rename(folder / "kept")
+    (folder / name).symlink_to("/dev/full")
+    tier = tier_over(Numbered(60), tmp_path)
+    check_all(tier)
+    assert f"[Errno {errno.ENOSPC}]" in tier.why
+    assert tier.fill() == 0
+    check_all(tier)
+
+
+def read_as_nobody(root: Path, told: Any) -> None:
+    """In a child without root's rights: what a cache that cannot be written to gives."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    found = []
+    for version in ("a", "b"):
+        source = Numbered(60, version=version)
+        tier = tier_over(source, root)
+        check_all(tier)
+        found.append((tier.why, tier.hits, tier.fill()))
+    told.send(found)
+
+
+def test_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
+    """What is there comes from the disk; where nothing is there, all comes from the source."""
+    tier = tier_over(Numbered(60), tmp_path)
+    tier.fill(range(40))
+    for path in (tmp_path, folder_of(tier)):
+        path.chmod(0o555)
+    for file in [*folder_of(tier).iterdir(), tmp_path / caches.LOCK]:
+        file.chmod(0o444)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    told, told_there = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")
+    child = context.Process(target=read_as_nobody, args=(tmp_path, told_there))
+    child.start()
+    assert told.poll(60)
+    there, absent = told.recv()
+    child.join(60)
+    tmp_path.chmod(0o755)
+    assert "read only: [Errno 13]" in there[0]
+    assert there[1:] == (40, 0)
+    assert "every sample comes from the source: [Errno 13]" in absent[0]
+    assert absent[1:] == (0, 0)
+
+
+def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
+    """A file stands where the folder should be: samples come from the source, and `why` says so."""
+    (tmp_path / "file").write_text("")
+    tier = tier_over(Numbered(10), tmp_path / "file")
+    check_all(tier)
+    assert "every sample comes from the source" in tier.why
+
+
+def test_a_cache_removed_by_hand_is_survived(tmp_path: Path) -> None:
+    """`rm -r` under a running tier: it goes on, without writing."""
+    tier = tier_over(Numbered(60), tmp_path)
+    tier.fill(range(30))
+    shutil.rmtree(folder_of(tier))
+    check_all(tier)
+    assert "nothing more is written" in tier.why
+
+
+def test_a_writer_that_hangs_does_not_hang_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who keeps the write lock costs one wait; samples come, unwritten, until it is free."""
+    tier = tier_over(Numbered(20), tmp_path)
+    pack = tier._open.get().pack
+    assert pack is not None
+    monkeypatch.setattr(pack, "_patience_s", 0.01)
+    with locks.locked(folder_of(tier) / WRITING, patience_s=0) as mine:
+        assert mine
+        check_all(tier)
+        assert (tier.misses, pack._patience_s) == (20, 0.0)
+    check_all(tier)
+    assert tier.complete
+
+
+def read_in_child(tier: DiskTier, told: Any) -> None:
+    torch.set_num_threads(1)  # as a DataLoader's workers do: torch's own threads do not outlive a fork
+    check_all(tier)
+    told.send((tier.hits, tier.misses))
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # that is what is tried here
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_opens_its_own(tmp_path: Path, method: str) -> None:
+    """Forked after reads by the parent's threads, or spawned with the tier pickled."""
+    tier = tier_over(Numbered(60), tmp_path)
+    tier.fill()
+    make_cold(tier)
+    check_all(tier)
+    told, told_there = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context(method).Process(target=read_in_child, args=(tier, told_there))  # type: ignore[attr-defined]
+    child.start()
+    assert told.poll(60)
+    assert told.recv() == (60, 0)
+    child.join(60)
+    assert child.exitcode == 0
+    check_all(tier)
+    assert (tier.hits, tier.misses) == (120, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # DataLoader's own default on Linux
+def test_it_is_a_dataset_for_a_data_loader(tmp_path: Path) -> None:
+    """With workers, over two epochs; all samples are on the disk after the first."""
+    tier = tier_over(Numbered(64), tmp_path)
+    for _ in range(2):
+        numbers = [
+            n for batch in DataLoader(tier, batch_size=8, num_workers=2) for n in batch["number"].tolist()
+        ]
+        assert numbers == list(range(64))
+        assert tier.complete
+
+
+def test_threads_share_a_tier(tmp_path: Path) -> None:
+    """Reads and write-throughs of several threads at once, over the same samples."""
+    tier = tier_over(Numbered(80), tmp_path)
+    threads = [threading.Thread(target=check_all, args=(tier,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tier.complete
+    assert (tier.hits + tier.misses, tier.damaged) == (320, 0)
+
+
+def test_closing_lets_go(tmp_path: Path) -> None:
+    """No descriptor stays open after close, nor when a tier is dropped; the next read opens it again."""
+    tier = tier_over(Numbered(20), tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    tier.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 4
+    check_all(tier)
+    tier.close()
+    pickle.loads(pickle.dumps(tier)).close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 4
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No samples, text in them, samples that differ in shape, a missing package."""
+
+    class Text(Numbered):
+        def read(self, indices: Any) -> Any:
+            return {"name": ["a"] * len(indices)}
+
+    class Ragged(Numbered):
+        def read(self, indices: Any) -> Any:
+            return {"values": torch.zeros(len(indices), 1 + int(max(indices)))}
+
+    with pytest.raises(UsageError, match="no samples"):
+        tier_over(Numbered(0), tmp_path)
+    with pytest.raises(NotPackable, match="str"):
+        tier_over(Text(3), tmp_path)
+    with pytest.raises(NotPackable, match=r"float32\[6\], but those before were float32\[1\]"):
+        tier_over(Ragged(9), tmp_path).read(np.array([5]))
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(MissingExtra, match=r"stoker\[disk\]"):
+        tier_over(Numbered(3), tmp_path)
