@@ -121,8 +121,7 @@ def test_a_batch_is_what_default_collate_makes(make: Callable[[int], Any]) -> No
     assert same(TorchSource(dataset).read(wanted), expected)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("kind", [Made, Batched])
+@pytest.mark.parametrize(("kind", "start"), [(Made, "fork"), (Batched, "fork"), (Batched, "spawn")])
 def test_as_a_dataset_it_gives_what_its_own_gives(kind: type[Made], start: str) -> None:
     """In real workers too, sample by sample."""
     dataset = kind(as_nested)

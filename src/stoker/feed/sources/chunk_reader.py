@@ -1,9 +1,9 @@
 """Boxes of zarr and n5 arrays, read by tensorstore: in this process, or in one beside it.
 
 tensorstore has threads of its own and aborts a forked process whose parent has used it. A source must stand
-a fork after a first look at a sample, so a process that was forked from one that has tensorstore loaded reads
-through a fresh process, which ends with it: at half the rate (1,190 patches a second of 72 x 136 x 136 against
-2,420), but it reads. Imports no torch: that process starts in a fraction of a second.
+a fork after a first look at a sample, so a process that was forked from one that has tensorstore loaded
+reads through a fresh process, which ends with it: at half the rate (1,190 patches of 72 x 136 x 136 a second
+against 2,420). Imports no torch: that process starts in a fraction of a second.
 """
 
 import os
