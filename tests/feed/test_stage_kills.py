@@ -23,7 +23,7 @@ from .test_stage import fill, staged
 pytestmark = pytest.mark.service
 
 # Large enough to be in the middle of a file most of the time.
-SIZES = [0, 40_000, 700_000, 1_500_000, 2_500_000]
+SIZES = [0, 40_000, 1_500_000, 3_000_000, 4_000_000]
 SET = {
     f"c{n % 4}/{n:03d}.bin": (hashlib.sha256(str(n).encode()).digest() * (SIZES[n % 5] // 32 + 1))[
         : SIZES[n % 5]
@@ -62,19 +62,23 @@ def source(
         fill(store, SET)
         yield store, [str(folder)], s3_server
         return
-    with Proxy(port=s3_server.port, delay_s=0.01) as proxy:
+    with Proxy(port=s3_server.port, delay_s=0.002) as proxy:
         store = s3_server.store("tests/kills")
         fill(store, SET)
         yield store, ["s3://tests/kills", "--endpoint", f"http://127.0.0.1:{proxy.port}"], s3_server
 
 
 def duration_of_writes(source: tuple[Store, list[str], S3Server], folder: Path) -> float:
-    """Seconds from the first write of an undisturbed run to its end."""
+    """Seconds from the first write of an undisturbed run to the last file's name."""
     child = start([*source[1], str(folder)], source[2])
     await_first_write(folder, child)
     began = time.monotonic()
+    while not all((folder / key).exists() for key in SET):
+        assert time.monotonic() < began + WAIT_S, "it never ended"
+        time.sleep(0.001)
+    duration = time.monotonic() - began
     assert child.wait(WAIT_S) == 0
-    return time.monotonic() - began
+    return duration
 
 
 def kill_and_go_on(
@@ -112,7 +116,8 @@ def test_a_killed_run_leaves_no_partial_file_and_the_next_goes_on(
 @pytest.mark.timeout(1800)
 def test_a_hundred_kills(source: tuple[Store, list[str], S3Server], tmp_path: Path) -> None:
     """At least half of them in the middle of a write."""
-    duration = duration_of_writes(source, tmp_path / "measured")
+    # The shortest of three: what else this machine does must not put the moments after the end.
+    duration = min(duration_of_writes(source, tmp_path / f"measured{number}") for number in range(3))
     chance = random.Random(11)
     cut = 0
     for number in range(100):
