@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stoker.feed.tiers.locks import alone, locked, share
 from stoker.feed.tiers.pack import (
@@ -25,6 +26,7 @@ from stoker.feed.tiers.pack import (
     bytes_of,
     create,
     read_header,
+    sizes_of,
     write_header,
 )
 
@@ -72,10 +74,10 @@ def _find(root: Path, content: Content, cap_bytes: int, reserve_bytes: int) -> F
     folder = root / content.key
     _sweep(root)
     header = read_header(folder)
-    if header is not None and header != content.header(header["kept"]):
+    if header is not None and not _is_whole(folder, content, header):
         header = None
     if header is None and folder.exists():
-        _remove(folder)  # no header, or somebody else's: whatever lies there is not known to be ours
+        _remove(folder)  # whatever lies there is not known to be ours
     now = header["kept"] if header else 0
     kept = _fit(root, content, now, cap_bytes, reserve_bytes)
     if header is None:
@@ -89,10 +91,20 @@ def _find(root: Path, content: Content, cap_bytes: int, reserve_bytes: int) -> F
     return Found(folder=folder, kept=kept, in_use=in_use, writable=True, why="")
 
 
+def _is_whole(folder: Path, content: Content, header: dict[str, Any]) -> bool:
+    """Whether the header is this content's, and all files are there at their full length."""
+    if header != content.header(header["kept"]):
+        return False
+    try:
+        return all((folder / name).stat().st_size == size for name, size in sizes_of(content).items())
+    except FileNotFoundError:
+        return False
+
+
 def _find_as_it_is(folder: Path, content: Content, error: OSError) -> Found:
     """A cache that can be read where none can be made: a read-only mount, somebody else's folder."""
     header = read_header(folder)
-    if header is None or header != content.header(header["kept"]):
+    if header is None or not _is_whole(folder, content, header):
         raise error
     in_use = share(folder / IN_USE)
     return Found(folder=folder, kept=header["kept"], in_use=in_use, writable=False, why=str(error))
@@ -160,8 +172,9 @@ def _resize(folder: Path, content: Content, now: int, kept: int) -> int:
         with alone(folder / IN_USE) as unused:
             if not unused:
                 return now
-            os.truncate(folder / SUMS, kept * 8)
-            os.truncate(folder / ROWS, kept * content.stride)
+            for name, cut in ((SUMS, kept * 8), (ROWS, kept * content.stride)):
+                os.truncate(folder / name, cut)
+                os.truncate(folder / name, sizes_of(content)[name])
     write_header(folder, content.header(kept))
     return kept
 

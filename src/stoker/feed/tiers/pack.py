@@ -8,7 +8,8 @@ A cache is a folder:
     writing      locked by whoever writes rows
     in-use       locked by everyone who has the cache open
 
-A row is there when its checksum is, and whole when its bytes have that checksum; every read checks that.
+A row is there when its checksum is, and whole when its bytes have that checksum; every process checks that
+when it first reads the row.
 The checksum is seeded by the cache's key and the row's number, so another row's bytes, another cache's and
 bytes that a kill or a power cut left half written are all alike: not this row, read from the source and
 written again. Nothing therefore rests on the order in which writes reach the disk, and nothing is synced
@@ -112,12 +113,15 @@ def write_header(folder: Path, header: dict[str, Any]) -> None:
         file.write(json.dumps(header, indent=1).encode())
 
 
+def sizes_of(content: Content) -> dict[str, int]:
+    """How long the files of a cache are, from its making on; rows and checksums not there are holes."""
+    return {ROWS: content.samples * content.stride, SUMS: content.samples * 8, WRITING: 0, IN_USE: 0}
+
+
 def create(folder: Path, content: Content, kept: int) -> None:
     """Make an empty cache in a new folder. It counts from when its folder gets its right name."""
     folder.mkdir()
-    for name, size in (
-        (ROWS, content.samples * content.stride), (SUMS, content.samples * 8), (WRITING, 0), (IN_USE, 0),
-    ):  # fmt: skip
+    for name, size in sizes_of(content).items():
         with (folder / name).open("xb") as file:
             file.truncate(size)
     write_header(folder, content.header(kept))
@@ -126,7 +130,7 @@ def create(folder: Path, content: Content, kept: int) -> None:
 class Checksum:
     """The checksum of a row's bytes by its seed, never 0.
 
-    XXH3 at 98 KB a row: 62 GB/s on one core (zlib's crc32 4.2, SHA-1 1.9), so every read can afford it.
+    XXH3 at 98 KB a row: 62 GB/s on one core out of its cache (zlib's crc32 4.2, SHA-1 1.9).
     """
 
     def __init__(self) -> None:
@@ -220,6 +224,9 @@ class Pack:
             self._patience_s = _PATIENCE_S if mine else 0.0
             if not mine:
                 return 0
+            if os.fstat(self.rows_file).st_size != self.content.samples * self.stride:
+                # Written to, it would grow again with holes where others have found whole rows.
+                raise OSError(errno.EIO, f"{self.folder / ROWS} was cut short")
             ours = [
                 at
                 for at, number in enumerate(numbers.tolist())
