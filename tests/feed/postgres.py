@@ -1,11 +1,13 @@
 """A real PostgreSQL server and an SQLite file, asked for the same things by the tests of the SQL source."""
 
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from stoker.errors import SourceChanged
 from stoker.ward.postgres import PostgresServer
 
 
@@ -53,6 +55,17 @@ class Sqlite:
 
 
 Database = Postgres | Sqlite
+
+
+def read_until_noticed(read: Callable[[], object]) -> str:
+    """What SourceChanged says. A server that others write to all the time is looked at now and then only."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            read()
+        except SourceChanged as noticed:
+            return str(noticed)
+    pytest.fail("the change was not noticed in 30 s")
 
 
 @pytest.fixture(scope="session")

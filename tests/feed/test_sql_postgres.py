@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from feed.postgres import Postgres, postgres, server  # noqa: F401  fixtures
+from feed.postgres import Postgres, postgres, read_until_noticed, server  # noqa: F401  fixtures
 from feed.workers import same_bits
-from stoker.errors import DatabaseUnreachable, QueryRefused, SourceBroken, SourceChanged, UsageError
+from stoker.errors import DatabaseUnreachable, QueryRefused, SourceBroken, UsageError
 from stoker.feed.sources.sql import Column, SqlSource, hide_password
 from stoker.ward.postgres import PostgresServer
 from stoker.ward.proxy import Proxy
@@ -101,6 +101,24 @@ def test_ragged_arrays_and_holes_in_them_are_refused_by_key(postgres: Postgres) 
         source[3]
 
 
+@pytest.mark.parametrize("parameters", [(), (0,)])
+def test_a_row_that_fails_in_the_middle_is_told(postgres: Postgres, parameters: tuple[int, ...]) -> None:
+    """With the server's words, by COPY, by a cursor and by key."""
+    postgres.run(
+        "CREATE TABLE a AS SELECT i AS id FROM generate_series(1, 9000) AS i",
+        "CREATE TABLE switch AS SELECT 1 AS divisor",
+        "CREATE FUNCTION divide(i int) RETURNS int STABLE LANGUAGE sql AS "
+        "'SELECT 1 / CASE WHEN i < 8000 THEN 1 ELSE divisor END FROM switch'",
+    )
+    query = "SELECT id, divide(id) AS x FROM a" + (" WHERE id > $1" if parameters else "")
+    source = SqlSource(postgres.url, query, parameters=parameters, version="SELECT 1")
+    postgres.run("UPDATE switch SET divisor = 0")
+    for read in (source.read_all, lambda: source[7999]):
+        with pytest.raises(QueryRefused, match="division by zero"):
+            read()
+    assert source[0]["id"] == 1
+
+
 def test_uuids_are_keys(postgres: Postgres) -> None:
     """In the order of their text, found by their own type, so that an index serves."""
     postgres.run("CREATE TABLE u (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), n int)")
@@ -161,8 +179,7 @@ def test_a_transaction_that_commits_late_is_noticed(postgres: Postgres) -> None:
         source = SqlSource(postgres.url, "SELECT id, n FROM a")
         assert source[0]["n"] == 1
         late.commit()
-    with pytest.raises(SourceChanged, match="others wrote to its tables"):
-        source[1]
+    assert "others wrote to its tables" in read_until_noticed(lambda: source[1])
 
 
 def test_a_join_changes_with_each_of_its_tables(postgres: Postgres) -> None:
@@ -175,8 +192,7 @@ def test_a_join_changes_with_each_of_its_tables(postgres: Postgres) -> None:
     source = SqlSource(postgres.url, "SELECT * FROM both_of")
     assert source[3]["n"] == 8
     postgres.run("UPDATE b SET n = 0 WHERE id = 9")
-    with pytest.raises(SourceChanged):
-        source[3]
+    assert "others wrote to its tables" in read_until_noticed(lambda: source[3])
 
 
 def test_tables_that_may_not_be_read_need_a_version(postgres: Postgres) -> None:
@@ -259,11 +275,11 @@ def test_a_connection_cut_in_an_answer_is_made_anew(postgres: Postgres) -> None:
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
         source = SqlSource(url, "SELECT id, t FROM a")
         reads: list[Callable[[], Any]] = [lambda: source.read(np.arange(900)), source.read_all]
-        for read in reads:
-            # The driver makes two: a short one to ask for the server's types, and the one that it uses.
+        for number, read in enumerate(reads):
+            # Two, for the driver may first make a short one, to ask for the server's types.
             proxy.cut(after=300_000, times=2)
             assert read()["id"].tolist() == list(range(1, 901))
-        assert proxy.faults_met == 2
+            assert proxy.faults_met > number
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -64,11 +65,20 @@ class ConnectionLost(Exception):
 
 
 class Connection(ABC):
-    """A connection of this process, for one thread at a time: hold `lock`."""
+    """A connection of this process, for one thread at a time: hold `lock`.
 
-    def __init__(self) -> None:
+    It is closed when nobody has it any more; in a forked child, never.
+    """
+
+    def __init__(self, raw: Any, errors: type[Exception]) -> None:
         self.lock = threading.RLock()
-        self._pid = os.getpid()
+        self._raw = raw
+        # Not `__del__`: in a cycle the driver's own would come first, and complain.
+        self._closing = weakref.finalize(self, _close, raw, errors, os.getpid())
+
+    def close(self) -> None:
+        """Close it; a second time does nothing."""
+        self._closing()
 
     @abstractmethod
     def open(self, question: Question) -> Opening:
@@ -83,20 +93,20 @@ class Connection(ABC):
         """All rows, from one snapshot, in the order of their keys or in the database's own."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Close it; a second time does nothing."""
+    def another(self) -> "Connection":
+        """A further connection to the same place, for a long read beside others."""
 
-    @abstractmethod
-    def _handle(self) -> object:
-        """What must not be closed in a child process."""
 
-    def __del__(self) -> None:
-        if os.getpid() == self._pid:
-            self.close()
-        else:
-            # Closing a parent's connection in its forked child would say goodbye to the server in the
-            # parent's name. One reference too many keeps the driver's destructor from running, even at exit.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._handle()))
+def _close(raw: Any, errors: type[Exception], owner: int) -> None:
+    if os.getpid() != owner:
+        # Closing a parent's connection in its forked child would say goodbye to the server in the parent's
+        # name. One reference too many keeps the driver's destructor from running, even at exit.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw))
+        return
+    try:
+        raw.close()
+    except errors:
+        pass  # it is broken already, which is mostly why it is closed
 
 
 def quote(name: str) -> str:

@@ -48,7 +48,7 @@ __all__ = ["Column", "SqlSource", "hide_password"]
 T = TypeVar("T")
 _POSTGRES = ("postgresql://", "postgres://")
 _FIRST_PAUSE_S = 0.1
-# Blocks of about 1 MB that wait between the thread that reads and the one that copies.
+# Blocks of about 2 MB that wait between the thread that reads and the one that copies.
 _AHEAD = 8
 
 
@@ -101,8 +101,7 @@ class SqlSource(Source):
         if retries < 0 or (timeout_s is not None and timeout_s <= 0):
             raise UsageError(f"retries is {retries} and timeout_s {timeout_s}: neither may be negative")
         self._url, self._retries = url, retries
-        self._connect = partial(_connect, url, timeout_s)
-        self._connection = PerProcess(self._connect)
+        self._connection = PerProcess(partial(_connect, url, timeout_s))
         question = Question(query=query, parameters=tuple(parameters), key=key, version=version)
         found = self._attempt(lambda connection: connection.open(question))
         self._plan: Plan = found.plan
@@ -206,7 +205,7 @@ class SqlSource(Source):
 
     def _stream(self, in_order: bool) -> Generator[tuple[Indices, Rows], None, None]:
         """One statement over a connection of its own, so that others may read meanwhile."""
-        connection = self._connect()
+        connection = self._attempt(lambda connection: connection.another())
         try:
             for keys, cells in connection.stream(self._plan, in_order=in_order):
                 yield self._numbers(keys), self._layout.rows(cells, keys)
@@ -292,7 +291,7 @@ def _connect(url: str, timeout_s: float | None) -> Connection:
         from stoker.feed.sources.postgres import PostgresConnection, check_url
 
         check_url(url)
-        return PostgresConnection(url, timeout_s)
+        return PostgresConnection.connect(url, timeout_s)
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         from stoker.feed.sources.sqlite import SqliteConnection
 

@@ -11,6 +11,7 @@ then a checkpoint counts as a change.
 import json
 import sqlite3
 import time
+import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,23 +46,29 @@ class SqliteConnection(Connection):
     """One connection to a file, which must be there; nothing is ever written."""
 
     def __init__(self, path: Path, timeout_s: float | None) -> None:
-        super().__init__()
-        self._path, self._timeout_s = path, timeout_s
-        self._raw: sqlite3.Connection | None = None
-        self._known: int | None = None
-        self._deadline = 0.0
         if not path.is_file():
             raise DatabaseUnreachable(f"there is no SQLite file {path}")
-        with self._telling():
-            self._raw = sqlite3.connect(
+        with _telling(path):
+            raw = sqlite3.connect(
                 f"{path.as_uri()}?mode=ro",
                 uri=True,
                 timeout=_BUSY_S,
                 isolation_level=None,
                 check_same_thread=False,
             )
+        super().__init__(raw, sqlite3.Error)
+        self._path, self._timeout_s = path, timeout_s
+        self._known: int | None = None
+        self._deadline = 0.0
         if timeout_s is not None:
-            self._raw.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS)
+            # A look-up by a weak reference, or the connection would hold itself.
+            me = weakref.ref(self)
+            raw.set_progress_handler(lambda: (held := me()) is not None and held.is_late, _STEPS)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the statement under way has had its time."""
+        return time.monotonic() > self._deadline
 
     def open(self, question: Question) -> Opening:
         """Find out what the query gives: columns, keys, NULLs and the mark, from one snapshot."""
@@ -110,25 +117,21 @@ class SqliteConnection(Connection):
             self._check(plan)
             cursor = self._ask(statement, plan.question.parameters)
             while True:
-                with self._telling():
+                with _telling(self._path):
                     rows = cursor.fetchmany(_FETCH_ROWS)
                 if not rows:
                     return
                 yield _block(plan, rows)
 
-    def close(self) -> None:
-        """Close the file."""
-        raw, self._raw = self._raw, None
-        if raw is not None:
-            raw.close()
-
-    def _handle(self) -> object:
-        return self._raw
+    def another(self) -> "SqliteConnection":
+        """A further connection to the file."""
+        return SqliteConnection(self._path, self._timeout_s)
 
     def _ask(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
-        assert self._raw is not None, "used after it was closed"
-        with self._telling():
-            return self._raw.execute(statement, {str(at + 1): value for at, value in enumerate(parameters)})
+        named = {str(at + 1): value for at, value in enumerate(parameters)}
+        with _telling(self._path):
+            asked: sqlite3.Cursor = self._raw.execute(statement, named)
+            return asked
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -137,8 +140,7 @@ class SqliteConnection(Connection):
         try:
             yield
         finally:
-            if self._raw is not None and self._raw.in_transaction:
-                self._raw.rollback()
+            self._raw.rollback()
 
     def _names(self, question: Question) -> list[str]:
         described = self._ask(f"SELECT * FROM {question.rows} LIMIT 0", question.parameters).description
@@ -202,13 +204,14 @@ class SqliteConnection(Connection):
                 raise changed("others wrote to the file")
             self._known = now
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Errors of SQLite as errors of ours."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _translated(error, self._path) from error
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Errors of SQLite as errors of ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translated(error, path) from error
 
 
 def _translated(error: sqlite3.Error, path: Path) -> Exception:
