@@ -1,15 +1,10 @@
-"""The disk tier: the source's samples, from the disk once they are there, whatever happens to it."""
+"""The disk tier: the source's samples, from the disk once they are there, under a cap, in any process."""
 
-import errno
-import json
 import multiprocessing
 import os
 import pickle
-import resource
-import shutil
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +13,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from feed.disk_tiers import check_all, folder_of, make_cold, tier_over
 from feed.numbered import Numbered, assert_same
 from stoker.errors import MissingExtra, NotPackable, UsageError
-from stoker.feed.tiers import caches, locks
+from stoker.feed.tiers import caches
 from stoker.feed.tiers.disk import DiskTier
-from stoker.feed.tiers.pack import HEADER, IN_USE, ROWS, SUMS, WRITING, bytes_of
-
-GB = 10**9
-# Kept free of the test machine's own limits.
-TINY_RESERVE = 1 << 20
-
-
-def tier_over(source: Numbered, root: Path, **settings: Any) -> DiskTier:
-    return DiskTier(source, root, **({"cap_bytes": GB, "reserve_bytes": TINY_RESERVE} | settings))
-
-
-def folder_of(tier: DiskTier) -> Path:
-    return next(Path(word) for word in tier.why.split() if word.endswith(tier.content.key))
-
-
-def check_all(tier: DiskTier) -> None:
-    numbers = np.random.default_rng(0).permutation(len(tier))
-    source = Numbered(len(tier), numbers=tier.source.numbers, version=tier.source.version)  # type: ignore[attr-defined]
-    for part in np.array_split(numbers, 5):
-        assert_same(tier.read(part), source.read(part))
-
-
-def make_cold(tier: DiskTier) -> None:
-    """Out of the page cache, as far as the kernel follows advice."""
-    with (folder_of(tier) / ROWS).open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+from stoker.feed.tiers.pack import IN_USE, bytes_of
 
 
 @pytest.mark.parametrize("numbers", [3, 5000])
@@ -147,99 +117,6 @@ def test_another_source_or_transform_has_its_own_cache(tmp_path: Path) -> None:
     assert len({tier.content.key for tier in tiers}) == 5
 
 
-def cut_rows(folder: Path, _: Path) -> None:
-    os.truncate(folder / ROWS, 1000)
-
-
-def cut_sums(folder: Path, _: Path) -> None:
-    os.truncate(folder / SUMS, 83)
-
-
-def flip_bits(folder: Path, _: Path) -> None:
-    for name, step in ((ROWS, 70_000), (SUMS, 100)):
-        with (folder / name).open("r+b") as file:
-            for offset in range(0, (folder / name).stat().st_size, step):
-                file.seek(offset)
-                bits = file.read(1)[0] ^ 0x10
-                file.seek(offset)
-                file.write(bytes([bits]))
-
-
-def swap_rows(folder: Path, _: Path) -> None:
-    """Two rows with their checksums, each whole in itself."""
-    told = json.loads((folder / HEADER).read_text())
-    for name, size in ((ROWS, told["stride"]), (SUMS, 8)):
-        data = bytearray((folder / name).read_bytes())
-        data[:size], data[size : 2 * size] = data[size : 2 * size], data[:size]
-        (folder / name).write_bytes(data)
-
-
-def bring_in_anothers(folder: Path, other: Path) -> None:
-    """Files of another cache with the same sizes."""
-    for name in (ROWS, SUMS):
-        shutil.copy(other / name, folder / name)
-
-
-def write_zeros(folder: Path, _: Path) -> None:
-    """As a power cut leaves blocks that were allocated and not written."""
-    size = (folder / ROWS).stat().st_size
-    (folder / ROWS).write_bytes(bytes(size))
-
-
-def remove_header(folder: Path, _: Path) -> None:
-    (folder / HEADER).unlink()
-
-
-def garble_header(folder: Path, _: Path) -> None:
-    (folder / HEADER).write_text('{"format": 1, "samples"')
-
-
-def bring_in_anothers_header(folder: Path, other: Path) -> None:
-    shutil.copy(other / HEADER, folder / HEADER)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [cut_rows, cut_sums, flip_bits, swap_rows, bring_in_anothers, write_zeros, remove_header, garble_header,
-     bring_in_anothers_header],
-)  # fmt: skip
-@pytest.mark.parametrize("cold", [False, True])
-def test_damage_is_never_read(tmp_path: Path, damage: Callable[[Path, Path], None], cold: bool) -> None:
-    """Whatever is not bit for bit the row it should be comes from the source, and is whole the next time."""
-    tier = tier_over(Numbered(60), tmp_path)
-    other = tier_over(Numbered(60, version="b"), tmp_path)
-    tier.fill()
-    other.fill()
-    damage(folder_of(tier), folder_of(other))
-    if cold:
-        make_cold(tier)
-    source = Numbered(60)
-    tier = tier_over(source, tmp_path)
-    check_all(tier)
-    assert len(source.asked) > 1
-    asked = len(source.asked)
-    check_all(tier)
-    check_all(tier_over(source, tmp_path))
-    assert len(source.asked) == asked + 1
-    check_all(other)
-
-
-@pytest.mark.parametrize("damage", [cut_rows, flip_bits, write_zeros])
-def test_damage_while_it_is_open_is_not_read_either(
-    tmp_path: Path, damage: Callable[[Path, Path], None]
-) -> None:
-    """Rows it has not read yet are found out; a file cut short always, and it does not grow again."""
-    tier = tier_over(Numbered(60), tmp_path)
-    tier.fill()
-    if damage is cut_rows:
-        check_all(tier)
-    damage(folder_of(tier), tmp_path)
-    check_all(tier)
-    check_all(tier)
-    assert tier.damaged > 0
-    assert ("was cut short" in tier.why) == (damage is cut_rows)
-
-
 def test_the_cap_holds_for_all_caches_together(tmp_path: Path) -> None:
     """The longest unused goes first, one in use never; what does not fit is kept in part."""
     one = tier_over(Numbered(100), tmp_path)
@@ -312,110 +189,6 @@ def test_too_little_free_space_means_no_writing(tmp_path: Path) -> None:
     opened._open.get()._reserve = 0
     assert opened.fill() == 10
     assert "pauses" not in opened.why
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_stops_the_writing_and_nothing_else(tmp_path: Path) -> None:
-    """ENOSPC: every sample still comes, what is there from the disk, and `why` says what happened."""
-    tier = tier_over(Numbered(60), tmp_path)
-    tier.fill(range(30))
-    pack = tier._open.get().pack
-    assert pack is not None
-    with Path("/dev/full").open("r+b", buffering=0) as full:
-        os.dup2(full.fileno(), pack._sums_file)
-    check_all(tier)
-    assert f"nothing more is written: [Errno {errno.ENOSPC}]" in tier.why
-    assert tier.fill() == 0
-    check_all(tier)
-    assert (tier.hits, tier.misses, tier.damaged) == (60, 60, 0)
-
-
-def test_a_write_that_fails_halfway_stops_the_writing_and_nothing_else(tmp_path: Path) -> None:
-    """A row cut off by a limit on the size of files is never read; those before it are."""
-    tier = tier_over(Numbered(60), tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30 * tier.content.stride + 7000, hard))
-    try:
-        check_all(tier)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert f"nothing more is written: [Errno {errno.EFBIG}]" in tier.why
-    check_all(tier)
-    again = tier_over(Numbered(60), tmp_path)
-    check_all(again)
-    assert (again.complete, again.damaged) == (True, 0)
-
-
-def read_as_nobody(root: Path, told: Any) -> None:
-    """In a child without root's rights: what a cache that cannot be written to gives."""
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-    found = []
-    for version in ("a", "b"):
-        source = Numbered(60, version=version)
-        tier = tier_over(source, root)
-        check_all(tier)
-        found.append((tier.why, tier.hits, tier.fill()))
-    told.send(found)
-
-
-def test_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
-    """What is there comes from the disk; where nothing is there, all comes from the source."""
-    tier = tier_over(Numbered(60), tmp_path)
-    tier.fill(range(40))
-    for path in (tmp_path, folder_of(tier)):
-        path.chmod(0o555)
-    for file in [*folder_of(tier).iterdir(), tmp_path / caches.LOCK]:
-        file.chmod(0o444)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    told, told_there = multiprocessing.Pipe(duplex=False)
-    context = multiprocessing.get_context("forkserver")
-    child = context.Process(target=read_as_nobody, args=(tmp_path, told_there))
-    child.start()
-    assert told.poll(60)
-    there, absent = told.recv()
-    child.join(60)
-    tmp_path.chmod(0o755)
-    assert "read only: [Errno 13]" in there[0]
-    assert there[1:] == (40, 0)
-    assert "every sample comes from the source: [Errno 13]" in absent[0]
-    assert absent[1:] == (0, 0)
-
-
-def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
-    """A file stands where the folder should be: samples come from the source, and `why` says so."""
-    (tmp_path / "file").write_text("")
-    tier = tier_over(Numbered(10), tmp_path / "file")
-    check_all(tier)
-    assert "every sample comes from the source" in tier.why
-
-
-def test_a_cache_removed_by_hand_is_survived(tmp_path: Path) -> None:
-    """`rm -r` under a running tier: it goes on, without writing."""
-    tier = tier_over(Numbered(60), tmp_path)
-    tier.fill(range(30))
-    shutil.rmtree(folder_of(tier))
-    check_all(tier)
-    assert "nothing more is written" in tier.why
-
-
-def test_a_writer_that_hangs_does_not_hang_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who keeps the write lock costs one wait; samples come, unwritten, until it is free."""
-    tier = tier_over(Numbered(20), tmp_path)
-    pack = tier._open.get().pack
-    assert pack is not None
-    monkeypatch.setattr(pack, "_patience_s", 0.01)
-    with locks.locked(folder_of(tier) / WRITING, patience_s=0) as mine:
-        assert mine
-        check_all(tier)
-        assert (tier.misses, pack._patience_s) == (20, 0.0)
-    check_all(tier)
-    assert tier.complete
 
 
 def read_in_child(tier: DiskTier, told: Any) -> None:
