@@ -33,7 +33,7 @@ from stoker.feed.tiers.pack import (
 LOCK = "stoker-caches.lock"
 _CACHE = re.compile(r"[0-9a-f]{32}")
 _MAKING, _GOING = ".stoker-making-", ".stoker-going-"
-# Held to find, make and remove caches; removing 200 GB takes seconds.
+# Held to find, make and remove caches, large ones too.
 _PATIENCE_S = 60.0
 
 

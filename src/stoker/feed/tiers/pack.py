@@ -48,7 +48,7 @@ PAGE = 4096
 PAGED_FROM = 4 * PAGE
 # What a file system notes of a row that lies apart from the others: an extent of 12 to 16 bytes.
 TABLE_BYTES = 16
-# A writer holds the lock for one batch, tens of milliseconds; one that is stopped must not stop the others.
+# A writer holds the lock for one batch; one that is stopped must not stop the others.
 _PATIENCE_S = 5.0
 
 Sums = NDArray[np.uint64]

@@ -1,7 +1,8 @@
 """Which parts of a file the page cache holds, without reading any of it.
 
 Asked by mincore and not by a read that must not wait: such a read has the kernel fetch what is missing, and a
-row read past the cache right after comes from the disk twice (measured: a quarter of the rate).
+row read past the cache right after comes from the disk again. Measured on cold rows of 98 KB, in one run:
+1.67 times the bytes from the disk, 1.9 GB/s against 3.2.
 """
 
 import ctypes
