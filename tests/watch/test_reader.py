@@ -152,6 +152,22 @@ def test_validation_is_nobodys_wait() -> None:
     assert (validation.trains, steps[1].samples) == (False, 8)
 
 
+def test_a_loader_inside_another_counts_its_samples_once() -> None:
+    """A feed that reads by a DataLoader: both draws are waiting, the batch is one."""
+    script = Script()
+    inner = script.reader.loaders.of(object)
+    script.at(0, n.DRAW_BEGINS, script.loader)
+    script.at(2, n.DRAW_BEGINS, inner)
+    script.at(7, n.DRAW_ENDS, 8)
+    script.at(10, n.DRAW_ENDS, 8)
+    script.at(10, n.BACKWARD_BEGINS)
+    script.at(12, n.PHASE_ENDS, n.BACKWARD_BEGINS)
+    script.at(12, n.UPDATE_BEGINS)
+    script.at(13, n.UPDATE_ENDS, 1)
+    (step,) = script.steps()
+    assert (step.samples, step.loader, milliseconds(step)["wait"]) == (8, script.loader.id, 10)
+
+
 def test_a_pause_is_nobodys_time() -> None:
     """Between two cells of a notebook."""
     script = Script()

@@ -177,6 +177,12 @@ class Order:
         stop = min((number + 1) * self.block_size, self.size)
         return self._taken(np.arange(number * self.block_size, stop, dtype=np.int64))
 
+    def numbers(self) -> NDArray[np.int64] | None:
+        """The samples that are taken at all, ascending; None for every one of the source's."""
+        if self._subset is None and not self._is_limited:
+            return None
+        return np.unique(self._taken(np.arange(self.size, dtype=np.int64)))
+
     def state(self, place: Place, fingerprint: str) -> State:
         """What a checkpoint keeps, when `place` is what comes next of a source with this fingerprint."""
         end = self.count_steps(place.offset)

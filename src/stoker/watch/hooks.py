@@ -26,6 +26,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
 
+from stoker.feed.feed import Feed, FeedIterator
 from stoker.watch.observer import Observer
 from stoker.watch.workers import (
     ReadingPickler,
@@ -106,6 +107,8 @@ def _hook_loaders() -> None:
     _replace(torch_pin, "pin_memory", _observed_pin)
     patch_fetchers()
     _undo.append(unpatch_fetchers)
+    _replace(Feed, "__iter__", _observed_iter)
+    _replace(FeedIterator, "__next__", _observed_feed_next)
     if _STATEFUL in sys.modules:
         _adopt_stateful(sys.modules[_STATEFUL])
     elif find_spec("torchdata") is not None:
@@ -151,6 +154,7 @@ def _observed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         loader.workers = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         # An epoch begins: what was prefetched for the last and never handed out is nobody's.
         getattr(iterator, "_stoker_box", {}).clear()
+        iterator._stoker_loader = loader
         return iterator
 
     return __iter__
@@ -206,6 +210,24 @@ def _observed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             samples = told[0]
             observer.told.append((loader.id, told))
         observer.end_draw(loader, count_samples(batch) if samples is None else samples, here=here)
+        return batch
+
+    return __next__
+
+
+def _observed_feed_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        observer, loader = _active, getattr(self, "_stoker_loader", None)
+        if observer is None or loader is None:
+            return original(self)
+        here = observer.begin_draw(loader)
+        try:
+            batch = original(self)
+        except BaseException:
+            observer.end_without_batch(here=here)
+            raise
+        observer.end_draw(loader, count_samples(batch), here=here)
         return batch
 
     return __next__

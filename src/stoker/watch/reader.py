@@ -144,7 +144,8 @@ class Reader:
 
     def _draw_ends(self, now: int, event: Any, samples: int | None) -> None:
         if self._drawing:
-            self.loaders.drawn(self._drawing[-1], samples)
+            # A loader that draws from another hands the same samples on: the outer one's count.
+            self.loaders.drawn(self._drawing[-1], samples if len(self._drawing) == 1 else None)
         self._draw_fails(now, event, None)
 
     def _draw_fails(self, now: int, event: Any, _: None) -> None:

@@ -1,0 +1,342 @@
+"""`stoker.Feed`: stands where a DataLoader stood, and keeps the device fed.
+
+    loader = stoker.Feed(dataset, batch_size=256, shuffle=True, device="cuda")
+    loader.why           # where the samples are held, and why there
+    loader.state_dict()  # resume is O(1), in any world size, on any tier
+
+The batches are a pure function of (seed, epoch, step, global batch): the same whichever tier they come
+from, however many ranks share them, and after a resume at any step.
+"""
+
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch.utils.data import DataLoader, DistributedSampler
+
+from stoker.errors import UsageError
+from stoker.facts import host
+from stoker.feed.choice import checked_tier
+from stoker.feed.holding import Holding
+from stoker.feed.layout import Layout
+from stoker.feed.order import Order
+from stoker.feed.place import Place, State
+from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
+from stoker.feed.ranks import Ranks, find_ranks
+from stoker.feed.sources.base import Source
+from stoker.feed.sources.torch import TorchSource
+from stoker.feed.tiers.disk import DiskTier
+from stoker.feed.transforms import apply
+
+_SETTINGS = Path("stoker.toml")
+# Batches under way beside the one in use.
+_AHEAD = 2
+_MOST_WORKERS = 8
+
+
+class Feed(DataLoader[Any]):
+    """Batches of a source or of any map-style dataset, on `device`.
+
+    `batch_size` is this rank's, as in a DataLoader; `global_batch_size`, in its place, is all ranks'
+    together, and stays when their number changes. `shuffle`: True, "full", "blocks" or False. `subset`,
+    `limit` and `weights` choose samples (see `Order`). `transform` runs by the batch on the device, after the
+    cache.
+    `tier`: "auto", or the highest to use: "vram", "ram" or "source". `reserve` is what the model needs of the
+    device in bytes; where it is neither given nor in stoker.toml it is taken from the first steps. `cache` is
+    a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading processes; 0 reads by threads.
+
+    An epoch is one `iter`. There is no `set_epoch` to call: each begins the next, or goes on where
+    `load_state_dict` says.
+    """
+
+    # Accelerate leaves what it takes for prepared as it is; a Feed shards itself.
+    _is_accelerate_prepared = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        *,
+        shuffle: bool | str = False,
+        device: str | torch.device | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        global_batch_size: int | None = None,
+        subset: ArrayLike | None = None,
+        limit: int | None = None,
+        weights: ArrayLike | None = None,
+        block_size: int = 1024,
+        group_size: int = 16,
+        tier: str = "auto",
+        reserve: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        cache_random: bool = False,
+        workers: int | None = None,
+        ahead: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        # DataLoader's own __init__ is not called: nothing of its machinery is used. What others ask a
+        # DataLoader for is set here.
+        self.dataset = dataset
+        self.drop_last = drop_last
+        self.collate_fn = collate_fn  # type: ignore[assignment]
+        self.num_workers = _count_workers(dataset, workers)
+        self.prefetch_factor = None
+        self.pin_memory = False
+        self.pin_memory_device = ""
+        self.persistent_workers = False
+        self.timeout = 0
+        self.worker_init_fn = None
+        self.generator = None
+        self.in_order = True
+        self.multiprocessing_context = None
+        self.batch_sampler = None
+        self.batch_size = batch_size
+        self.sampler = _Sharded(self)
+        self.device = _device_of(device)
+        self._source = dataset if isinstance(dataset, Source) else TorchSource(dataset, collate_fn)
+        self._disk = _disk_of(cache, cache_bytes)
+        self._transform = transform
+        self._seed = seed
+        self._global_batch_size = global_batch_size
+        self._order_options = {
+            "length": len(self._source),
+            "seed": seed,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+            "subset": subset,
+            "limit": limit,
+            "weights": weights,
+            "block_size": block_size,
+            "group_size": group_size,
+        }
+        self._tier = checked_tier(tier)
+        self._reserve = reserve
+        self._cache_random = cache_random
+        self._ahead = ahead
+        self._given_ranks = (rank, world_size)
+        self._place: Place | None = None
+        self._resumed = False
+        self._holding: Holding | None = None
+        self._orders: dict[int, Order] = {}
+        if len(self._source):
+            self._order(self._ranks)  # wrong options are told here
+
+    # --- what a loader does -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._order(self._ranks).steps if len(self._source) else 0
+
+    def __iter__(self) -> "FeedIterator":  # type: ignore[override]
+        return FeedIterator(self._epoch())
+
+    @property
+    def why(self) -> str:
+        """Where the samples are held, and why there."""
+        return self._hold().why
+
+    @property
+    def tier(self) -> str:
+        """Where the samples are held now: vram, ram, or nowhere (source)."""
+        return self._hold().tier
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop stands. Taken in step k, the feed that loads it begins with step k + 1."""
+        place = self._place or Place()
+        return self._order(self._ranks).state(place, self._fingerprint).to_json()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there with the next `iter`; SourceChanged or OrderChanged where that cannot be."""
+        order = self._order(self._ranks)
+        place = order.resume(State.from_json(state), self._fingerprint)
+        self._place = place
+        self._resumed = True
+
+    def shrink(self, why: str = "the loop ran out of memory") -> None:
+        """Give held memory back and go on a tier lower, from the next batch on."""
+        self._hold().shrink(why)
+
+    def close(self) -> None:
+        """Let go of memory, readers and workers; the feed begins anew if it is used again."""
+        if self._holding is not None:
+            self._holding.close()
+            self._holding = None
+
+    # --- at work ----------------------------------------------------------------------------------
+
+    def _epoch(self) -> Iterator[Any]:
+        """One epoch's batches, each counted as handed out before it is."""
+        if not len(self._source):
+            return
+        ranks = self._ranks
+        order = self._order(ranks)
+        place = self._next_place(order)
+        self._place, self._resumed = place, False
+        shards = order.shards(
+            place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
+        )
+        for step, (shard, batch) in enumerate(self._hold().batches(shards), place.step):
+            self._place = Place(epoch=place.epoch, step=step + 1, offset=place.offset)
+            if self._transform is not None:
+                batch = apply(self._transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
+            yield batch
+
+    def _next_place(self, order: Order) -> Place:
+        place = self._place
+        if place is None:
+            return Place()
+        if self._resumed and place.step < order.count_steps(place.offset):
+            return place
+        return Place(epoch=place.epoch + 1)
+
+    @property
+    def _ranks(self) -> Ranks:
+        return find_ranks(*self._given_ranks)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self._source.fingerprint()
+
+    def _order(self, ranks: Ranks) -> Order:
+        size = self._global_batch_size or (self.batch_size or 1) * ranks.world_size
+        if size not in self._orders:
+            self._orders[size] = Order(batch_size=size, **self._order_options)  # type: ignore[arg-type]
+        return self._orders[size]
+
+    def _hold(self) -> Holding:
+        if self._holding is None:
+            ranks = self._ranks
+            reserve, said = _reserve(self._reserve)
+            self._holding = Holding(
+                self._source,
+                prefetch=self._prefetch,
+                disk=self._disk,
+                device=self.device,
+                asked=self._tier,
+                numbers=self._order(ranks).numbers(),
+                ranks=ranks,
+                reserve=reserve,
+                reserve_said=said,
+                cache_random=self._cache_random,
+            )
+        return self._holding
+
+    def _prefetch(self, source: Source) -> Prefetch:
+        ahead = self._ahead or _AHEAD * max(1, self.num_workers)
+        if self.num_workers:
+            pin = self.device.type == "cuda"
+            return Workers(source, workers=self.num_workers, ahead=ahead, pin=pin, seed=self._seed)
+        if isinstance(self._source, TorchSource):
+            return Inline(source)  # whose dataset may belong to the thread that made it
+        return Threads(source, threads=ahead, ahead=ahead)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_holding": None}
+
+    def __repr__(self) -> str:
+        return f"Feed({self._source!r}, batch_size={self.batch_size}, device={str(self.device)!r})"
+
+
+class FeedIterator:
+    """One epoch of a feed. Letting go of it ends what is being read."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> "FeedIterator":
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+
+class _Sharded(DistributedSampler[Any]):
+    """Says to trainers that a feed is split among the ranks already, and which samples are this one's."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def __iter__(self) -> Iterator[int]:
+        feed = self._feed
+        ranks = feed._ranks
+        order = feed._order(ranks)
+        place = feed._next_place(order)
+        shards = order.shards(place.epoch, rank=ranks.rank, world_size=ranks.world_size)
+        return (int(sample) for shard in shards for sample in shard.samples)
+
+    def __len__(self) -> int:
+        feed = self._feed
+        return -(-feed._order(feed._ranks).size // feed._ranks.world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """A feed counts its epochs by itself."""
+
+
+def _device_of(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise UsageError(f"no device {device!r}: take cpu or cuda, cuda:0, …") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {device!r}, but torch finds no CUDA device here: use device='cpu'")
+    return found
+
+
+def _disk_of(
+    cache: str | os.PathLike[str] | None, cache_bytes: int | None
+) -> Callable[[Source, Layout], DiskTier] | None:
+    if cache is None:
+        if cache_bytes is not None:
+            raise UsageError(f"cache_bytes={cache_bytes} without a cache: say in which folder, cache=DIR")
+        return None
+    # Without a cap of the user's, the disk's free space is the only one (DiskTier leaves a reserve of it).
+    return partial(_open_disk, cache, sys.maxsize if cache_bytes is None else cache_bytes)
+
+
+def _open_disk(cache: str | os.PathLike[str], cap_bytes: int, source: Source, layout: Layout) -> DiskTier:
+    return DiskTier(source, cache, cap_bytes=cap_bytes, layout=layout)
+
+
+def _reserve(given: int | None) -> tuple[int | None, str]:
+    """What the model needs of the device, and who says so."""
+    if given is not None:
+        return given, "reserve="
+    try:
+        settings = tomllib.loads(_SETTINGS.read_text())
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"cannot read {_SETTINGS}: {error}; mend it, or give reserve=") from error
+    peak = settings.get("memory", {}).get("peak_bytes")
+    if peak is None:
+        return None, ""
+    if not isinstance(peak, int) or peak < 0:
+        raise UsageError(f"[memory] peak_bytes in {_SETTINGS} is {peak!r}: it must be a number of bytes")
+    return peak, str(_SETTINGS)
+
+
+def _count_workers(dataset: Any, asked: int | None) -> int:
+    """Processes to read with: Stoker's own sources read by threads, a dataset's Python code needs them."""
+    if asked is not None:
+        if asked < 0:
+            raise UsageError(f"workers is {asked}: take 0 or more")
+        return asked
+    if isinstance(dataset, Source) and not isinstance(dataset, TorchSource):
+        return 0
+    return min(_MOST_WORKERS, max(1, _cores() - 1))
+
+
+def _cores() -> int:
+    return int(host.read().usable_cores or 1)

@@ -1,0 +1,263 @@
+"""The samples of one feed at work: held in the highest tier that fits, read where they are not yet there.
+
+Memory is filled as the first epoch trains: what is read for a batch is kept, and never read again. So the
+first batch comes as soon as from a DataLoader, and nothing is read twice.
+"""
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from stoker.errors import NoRoom, NotPackable
+from stoker.facts import host
+from stoker.feed.choice import Choice, Room, Wish, choose
+from stoker.feed.layout import Layout
+from stoker.feed.order import Shard
+from stoker.feed.prefetch import Prefetch
+from stoker.feed.randomness import find_randomness
+from stoker.feed.ranks import Ranks, launch_name
+from stoker.feed.sources.base import Indices, Source
+from stoker.feed.sources.torch import TorchSource
+from stoker.feed.tiers.disk import DiskTier
+from stoker.feed.tiers.pack import Content
+from stoker.feed.tiers.ram import SharedRows
+from stoker.feed.tiers.rows import Rows
+
+# Index arrays moved to the device at one go.
+_TOGETHER = 64
+# Steps after which the model's need is known.
+_STEPS_TO_PEAK = 3
+
+
+class Holding:
+    """Hands out batches of a source on a device, and keeps what fits as near to it as it can.
+
+    `numbers` are the samples that are used at all, ascending; None for all. `why` says where they are.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        prefetch: Callable[[Source], Prefetch],
+        disk: Callable[[Source, Layout], DiskTier] | None,
+        device: torch.device,
+        asked: str,
+        numbers: Indices | None,
+        ranks: Ranks,
+        reserve: int | None,
+        reserve_said: str,
+        cache_random: bool,
+    ) -> None:
+        self._source = source
+        self._weak = isinstance(source, TorchSource)
+        self._device = device
+        self._asked = asked
+        self._numbers = numbers
+        self._count = len(source) if numbers is None else len(numbers)
+        self._rows: Rows | None = None
+        self._handed = 0
+        self._fell = ""
+        self._disk: DiskTier | None = None
+        self._layout, unheld = self._look(cache_random, needed=asked != "source" or disk is not None)
+        if disk is not None and self._layout is not None:
+            self._source = self._disk = disk(source, self._layout)
+        self._prefetch = prefetch(self._source)
+        held = None if self._layout is None else Rows.bytes_needed(self._layout, self._count)
+        self._wish = Wish(
+            bytes=held, unheld=unheld, reserve=reserve, reserve_said=reserve_said, ranks=ranks.on_node
+        )
+        self._choice = self._settle(choose(self._wish, self._room(), asked))
+
+    @property
+    def tier(self) -> str:
+        """Where samples are held: vram, ram, or nowhere (source)."""
+        return self._choice.tier
+
+    @property
+    def why(self) -> str:
+        """Why they are there, in a sentence."""
+        told = self._choice.why + self._fell
+        return told if self._disk is None else f"{told}; over a disk cache{_but(self._disk.why)}"
+
+    def batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
+        """Each shard with its batch on the device."""
+        if self._rows is not None and self._rows.complete:
+            self._prefetch.close()
+            yield from self._gather(shards)
+        else:
+            yield from self._read(shards)
+
+    def shrink(self, why: str) -> None:
+        """Give the memory back and go on a tier lower: the loop needs it."""
+        if self._rows is not None:
+            left = self.tier
+            self._rows.close()
+            self._rows = None
+            self._fell = f" (left {left}: {why})"
+            self._choice = self._settle(choose(self._wish, self._room(), self._asked, below=left))
+
+    def close(self) -> None:
+        """Let go of memory and readers."""
+        self._prefetch.close()
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def _look(self, cache_random: bool, *, needed: bool) -> tuple[Layout | None, str]:
+        """The layout of the samples; or None, and why they cannot be held."""
+        if not needed:
+            return None, "asked for"
+        if self._weak and not cache_random:
+            verdict = find_randomness(self._source)
+            if not verdict.cacheable:
+                return None, (
+                    f"{verdict.why}. To hold them, move what is random to transform=, which runs by the "
+                    "batch after the cache; or give cache_random=True to keep each sample as first read"
+                )
+        first = np.zeros(1, np.int64) if self._numbers is None else self._numbers[:1]
+        try:
+            return Layout.of(self._source.read(first)), ""
+        except NotPackable as error:
+            return None, str(error)
+
+    def _room(self) -> Room:
+        here = host.read()
+        vram = None
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            # What torch has set aside is the loop's, and part of what `reserve` speaks of.
+            vram = free + torch.cuda.memory_reserved(self._device)
+        return Room(vram=vram, ram=here.memory_free_bytes, shm=here.shm_free_bytes)
+
+    def _settle(self, choice: Choice) -> Choice:
+        """Take the memory that was chosen; where it cannot be had after all, the next tier's."""
+        while choice.tier != "source":
+            assert self._layout is not None
+            try:
+                if choice.tier == "vram":
+                    self._rows = Rows.allocate(self._layout, self._count, self._device)
+                else:
+                    self._rows = self._shared_rows(self._layout)
+                return choice
+            except (torch.OutOfMemoryError, NoRoom) as error:
+                reason = str(error).splitlines()[0]
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                    raise
+                reason = error.strerror or str(error)
+            self._fell += f" ({choice.tier} could not be had: {reason})"
+            choice = choose(self._wish, self._room(), self._asked, below=choice.tier)
+        return choice
+
+    def _shared_rows(self, layout: Layout) -> SharedRows:
+        """Memory for all ranks of this machine; what a killed run left of the same is used again."""
+        alone = self._wish.ranks == 1
+        told = [self._source.fingerprint(), _digest(self._numbers)]
+        if self._weak:  # changed data may look the same: nothing of another run's is taken
+            told.append(str(os.getpid()) if alone else launch_name())
+        content = Content(fingerprint=" ".join(told), transform="", samples=self._count, layout=layout)
+        return SharedRows(content, alone=alone)
+
+    def _move_up(self) -> None:
+        """The model's need has shown: hold the samples on the device if they fit beside it."""
+        self._handed += 1
+        if (
+            self._handed != _STEPS_TO_PEAK + 1
+            or self._device.type != "cuda"
+            or self._wish.reserve is not None
+        ):
+            return
+        peak = torch.cuda.max_memory_reserved(self._device)
+        self._wish = replace(self._wish, reserve=peak, reserve_said=f"peak of {_STEPS_TO_PEAK} steps")
+        better = choose(self._wish, self._room(), self._asked)
+        if better.tier == "vram":
+            before = self._rows
+            self._choice = self._settle(better)
+            if before is not None and self._rows is not before:
+                before.close()
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def _gather(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
+        """All samples are held: one gather a batch."""
+        while together := list(islice(shards, _TOGETHER)):
+            rows = self._rows
+            if rows is None:  # given back meanwhile
+                yield from self._read(chain(together, shards))
+                return
+            places = torch.from_numpy(np.concatenate([self._place(shard.samples) for shard in together]))
+            places = places.to(rows.device)
+            for at, shard in enumerate(together):
+                if self._rows is not rows:
+                    yield from self._read(chain(together[at:], shards))
+                    return
+                count = len(shard.samples)
+                batch, places = rows.get(places[:count]), places[count:]
+                yield shard, self._to_device(batch)
+                self._move_up()
+
+    def _read(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Any]]:
+        """Some samples are not held: read those ahead, keep them, and make the batch of what is held then."""
+        asked: deque[tuple[Shard, Indices]] = deque()
+
+        def wanted() -> Iterator[Indices]:
+            for shard in shards:
+                missing = self._missing(shard.samples)
+                asked.append((shard, missing))
+                yield missing
+
+        for read in self._prefetch.read(wanted()):
+            shard, missing = asked.popleft()
+            yield shard, self._to_device(self._batch_of(shard, missing, read))
+            self._move_up()
+
+    def _batch_of(self, shard: Shard, missing: Indices, read: Any) -> Any:
+        rows = self._rows
+        if rows is None:
+            # Asked for as it stands; or in part, or sorted, while there was memory to keep it in.
+            return read if missing is shard.samples else self._source.read(shard.samples)
+        if len(missing):
+            rows.put(self._place(missing), read)
+        gone = self._missing(shard.samples)
+        if len(gone):  # the rows are new since it was asked what is missing
+            rows.put(self._place(gone), self._source.read(gone))
+        return rows.get(torch.from_numpy(self._place(shard.samples)).to(rows.device))
+
+    def _missing(self, samples: Indices) -> Indices:
+        """Which of these are not held, each once; all of them as they stand where nothing is held."""
+        rows = self._rows
+        if rows is None:
+            return samples
+        return np.unique(samples[~rows.held(self._place(samples))])
+
+    def _place(self, samples: Indices) -> Indices:
+        """The rows in which these samples are held."""
+        return samples if self._numbers is None else np.searchsorted(self._numbers, samples)
+
+    def _to_device(self, batch: Any) -> Any:
+        if self._device.type == "cpu":
+            return batch
+        return tree_map(
+            lambda leaf: leaf.to(self._device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf,
+            batch,
+        )
+
+
+def _but(why: str) -> str:
+    return f" ({why})" if why else ""
+
+
+def _digest(numbers: Indices | None) -> str:
+    return "all" if numbers is None else blake2b(numbers.tobytes(), digest_size=16).hexdigest()

@@ -1,0 +1,125 @@
+"""Batches read ahead, in order: by threads of this process, or by worker processes.
+
+What is asked for is a row of index arrays; what comes is a batch for each, in that order, with a bounded
+number under way. An error comes where its batch would have come.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from stoker.feed.sources.base import Indices, Source
+
+
+class Prefetch(Protocol):
+    """Reads ahead."""
+
+    def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
+        """A batch for each of these, in order."""
+
+    def close(self) -> None:
+        """No more will be read."""
+
+
+class Inline:
+    """Reads where it is asked, one batch at a time: for datasets that belong to one thread."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
+        """A batch for each of these, in order."""
+        for indices in wanted:
+            yield _read(self._source, indices)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class Threads:
+    """Reads with threads: for sources that leave the interpreter alone while they read and decode."""
+
+    def __init__(self, source: Source, *, threads: int, ahead: int) -> None:
+        self._source = source
+        self._threads = threads
+        self._ahead = ahead
+
+    def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
+        """A batch for each of these, in order."""
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="stoker-feed")
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for indices in wanted:
+                waiting.append(pool.submit(_read, self._source, indices))
+                if len(waiting) > self._ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            # Also when the loop has gone away: what is being read is waited for, so that nobody reads from a
+            # source that is being taken down.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """Nothing is kept between epochs."""
+
+
+class Workers:
+    """Reads with worker processes of torch's DataLoader, which live on from epoch to epoch."""
+
+    def __init__(self, source: Source, *, workers: int, ahead: int, pin: bool, seed: int) -> None:
+        self._wanted = _Wanted()
+        self._loader: DataLoader[Any] | None = None
+        self._make = partial(
+            DataLoader,
+            _Batches(source),
+            batch_size=None,
+            sampler=self._wanted,
+            num_workers=workers,
+            prefetch_factor=max(1, ahead // workers),
+            pin_memory=pin,
+            persistent_workers=True,
+            # Its own, so that the user's random numbers are not drawn from.
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
+        """A batch for each of these, in order."""
+        if self._loader is None:
+            self._loader = self._make()
+        self._wanted.arrays = wanted
+        yield from self._loader
+
+    def close(self) -> None:
+        """End the workers; they are started again if there is more to read."""
+        self._loader = None
+
+
+def _read(source: Source, indices: Indices) -> Any:
+    """A batch; nothing for nothing."""
+    return source.read(indices) if len(indices) else None
+
+
+class _Wanted(Sampler[Any]):
+    """What the loader is to read in its next epoch."""
+
+    def __init__(self) -> None:
+        self.arrays: Iterable[Indices] = ()
+
+    def __iter__(self) -> Iterator[Indices]:
+        return iter(self.arrays)
+
+
+class _Batches(Dataset[Any]):
+    """A source whose items are whole batches."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitem__(self, indices: Indices) -> Any:
+        return _read(self._source, indices)

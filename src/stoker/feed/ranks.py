@@ -1,0 +1,45 @@
+"""Which rank this is, of how many: as the process group says, else as the launcher's environment does."""
+
+import os
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from stoker.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This rank, the number of ranks, and how many of them share this machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    on_node: int = 1
+
+
+def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
+    """What was given, else what the process group or torchrun's environment tells."""
+    if (rank is None) != (world_size is None):
+        raise UsageError(f"rank is {rank} and world_size {world_size}: give both, or neither")
+    on_node = _number("LOCAL_WORLD_SIZE", 1)
+    if rank is not None and world_size is not None:
+        if not 0 <= rank < world_size:
+            raise UsageError(f"no rank {rank} among {world_size}: ranks count from 0 to {world_size - 1}")
+        return Ranks(rank=rank, world_size=world_size, on_node=max(1, min(on_node, world_size)))
+    if dist.is_available() and dist.is_initialized():
+        world_size = dist.get_world_size()
+        # A trainer that starts its ranks by itself sets no LOCAL_WORLD_SIZE; they may all be here.
+        on_node = on_node if "LOCAL_WORLD_SIZE" in os.environ else world_size
+        return Ranks(rank=dist.get_rank(), world_size=world_size, on_node=on_node)
+    return Ranks(rank=_number("RANK", 0), world_size=_number("WORLD_SIZE", 1), on_node=on_node)
+
+
+def launch_name() -> str:
+    """What all ranks of one launch, and no others on this machine, have in common."""
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    return "/".join(os.environ.get(name, "") for name in names)
+
+
+def _number(name: str, otherwise: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else otherwise

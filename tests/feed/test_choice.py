@@ -1,0 +1,52 @@
+"""Which tier holds the samples, by what fits; and what is said about it."""
+
+import pytest
+
+from stoker.errors import UsageError
+from stoker.feed.choice import Room, Wish, choose
+
+GB = 1 << 30
+WISH = Wish(bytes=3 * GB, reserve=12 * GB, reserve_said="peak of 3 steps")
+
+
+@pytest.mark.parametrize(
+    ("wish", "room", "tier", "said"),
+    [
+        (WISH, Room(vram=92 * GB, ram=64 * GB), "vram", "3.0 GiB fits 92.0 GiB free, 12.0 GiB kept for"),
+        (WISH, Room(vram=14 * GB, ram=64 * GB), "ram", "3.0 GiB fits 64.0 GiB free"),
+        (WISH, Room(vram=14 * GB, ram=2 * GB), "source", "not vram: 3.0 GiB does not fit 14.0 GiB free"),
+        (WISH, Room(vram=None, ram=64 * GB), "ram", "fits"),
+        (WISH, Room(vram=None, ram=None), "source", "could not be told"),
+        (Wish(bytes=3 * GB), Room(vram=92 * GB, ram=64 * GB), "ram", "fits"),
+        (Wish(bytes=None, unheld="a is text"), Room(vram=92 * GB, ram=64 * GB), "source", "a is text"),
+        (Wish(bytes=3 * GB, ranks=8), Room(ram=64 * GB, shm=GB), "source", "shared by 8 ranks"),
+        (Wish(bytes=3 * GB, ranks=8), Room(ram=64 * GB, shm=4 * GB), "ram", "fits"),
+    ],
+)
+def test_the_highest_tier_that_fits(wish: Wish, room: Room, tier: str, said: str) -> None:
+    """Room for the model and for others is kept free."""
+    choice = choose(wish, room)
+    assert (choice.tier, said in choice.why) == (tier, True), choice.why
+
+
+def test_a_tenth_of_what_is_free_is_left_to_others() -> None:
+    """What just fits does not."""
+    assert choose(Wish(bytes=10 * GB), Room(ram=11 * GB)).tier == "source"
+    assert choose(Wish(bytes=10 * GB), Room(ram=12 * GB)).tier == "ram"
+
+
+def test_a_tier_that_was_asked_for_is_the_highest() -> None:
+    """Lower ones stand in for it."""
+    room = Room(vram=92 * GB, ram=64 * GB)
+    assert choose(WISH, room, "ram").tier == "ram"
+    assert choose(WISH, room, "source").tier == "source"
+    assert choose(WISH, Room(vram=GB, ram=64 * GB), "vram").tier == "ram"
+    with pytest.raises(UsageError, match="no tier 'gpu': take one of auto, vram"):
+        choose(WISH, room, "gpu")
+
+
+def test_below_one_that_failed() -> None:
+    """After an allocation that failed, only what lies below it is chosen."""
+    room = Room(vram=92 * GB, ram=64 * GB)
+    assert choose(WISH, room, below="vram").tier == "ram"
+    assert choose(WISH, room, below="ram").tier == "source"
