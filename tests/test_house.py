@@ -104,7 +104,7 @@ def test_the_top_level_is_what_is_documented() -> None:
     assert listed == set(stoker.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize("package", ["stoker.facts", "stoker.watch"])
+@pytest.mark.parametrize("package", ["stoker.facts", "stoker.feed", "stoker.watch"])
 def test_each_package_offers_what_it_says(package: str) -> None:
     """Every name in a package's `__all__` can be had from it."""
     module = importlib.import_module(package)
@@ -118,7 +118,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
         stoker.Wacth  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["stoker", "stoker.watch.workers"])
+@pytest.mark.parametrize("module", ["stoker", "stoker.watch.workers", "stoker.feed.sources.npy"])
 def test_what_a_spawned_worker_imports_is_light(module: str) -> None:
     """No terminal, command-line or driver library comes with it."""
     heavy = ("rich", "typer", "click", "pynvml", "psutil", "lightning", "transformers", "tensorboard")

@@ -8,13 +8,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Watch", "__version__", "check"]
+__all__ = [
+    "Feed",
+    "ImageSource",
+    "NpySource",
+    "SqlSource",
+    "TorchSource",
+    "VolumeSource",
+    "Watch",
+    "__version__",
+    "check",
+]
 
 if TYPE_CHECKING:
     from stoker.facts import check
+    from stoker.feed import Feed
+    from stoker.feed.sources.images import ImageSource
+    from stoker.feed.sources.npy import NpySource
+    from stoker.feed.sources.sql import SqlSource
+    from stoker.feed.sources.torch import TorchSource
+    from stoker.feed.sources.volume import VolumeSource
     from stoker.watch import Watch
 
-_HOMES = {"Watch": "stoker.watch", "check": "stoker.facts"}
+_HOMES = {
+    "Feed": "stoker.feed",
+    "ImageSource": "stoker.feed.sources.images",
+    "NpySource": "stoker.feed.sources.npy",
+    "SqlSource": "stoker.feed.sources.sql",
+    "TorchSource": "stoker.feed.sources.torch",
+    "VolumeSource": "stoker.feed.sources.volume",
+    "Watch": "stoker.watch",
+    "check": "stoker.facts",
+}
 
 
 def __getattr__(name: str) -> Any:

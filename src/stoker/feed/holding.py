@@ -240,7 +240,7 @@ class Holding:
         rows = self._rows
         if rows is None:
             return samples
-        return np.unique(samples[~rows.held(self._place(samples))])
+        return np.unique(samples[rows.opened()[1][self._place(samples)] == 0])
 
     def _place(self, samples: Indices) -> Indices:
         """The rows in which these samples are held."""
