@@ -389,7 +389,7 @@ def _observed_to(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         observer = _active
-        if observer is None or not self.is_cpu or (args and type(args[0]) is torch.dtype):
+        if observer is None or not self.is_cpu or self.numel() * self.itemsize < observer.smallest_copy:
             return original(self, *args, **kwargs)
         return observer.timed_copy(original, (self, *args), kwargs)
 
@@ -401,6 +401,8 @@ def _observed_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     def copy_(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         observer = _active
         if observer is None or self.is_cpu or not getattr(source, "is_cpu", False):
+            return original(self, source, *args, **kwargs)
+        if self.numel() * self.itemsize < observer.smallest_copy:
             return original(self, source, *args, **kwargs)
         return observer.timed_copy(original, (self, source, *args), kwargs)
 
