@@ -10,6 +10,7 @@ StokerError
 │   ├── StateBroken                  a state of an order that cannot be read
 │   ├── OrderChanged                 a resume with another order than the state's
 │   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
+│   ├── NotTransformable             a batch without the images that a transform is for
 │   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
 │   └── NotPermitted                 a file or folder that may not be read or written
 ├── SourceChanged                    the data of a source changed while it was in use
@@ -21,6 +22,7 @@ StokerError
 ├── StageFailed                      staging ended with files missing
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
+├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them: the next tier is for them
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -70,6 +72,10 @@ class NotPackable(UsageError):
     """Samples that a tier cannot hold: something in them is no tensor, or they are not all alike."""
 
 
+class NotTransformable(UsageError):
+    """A batch without the images that a transform is for, or with images that it cannot take."""
+
+
 class QueryRefused(UsageError):
     """A query that the database refuses, or whose columns cannot be samples."""
 
@@ -112,6 +118,10 @@ class NoSpace(StageFailed):
 
 class DatabaseUnreachable(StokerError, ConnectionError):
     """No connection to a database: no server or file there, no such user or database, or lost too often."""
+
+
+class NoRoom(StokerError, MemoryError):
+    """Samples do not fit into the memory where a tier was to hold them; a feed then takes the next tier."""
 
 
 class BenchFailed(StokerError):
