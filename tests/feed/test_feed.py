@@ -15,7 +15,10 @@ from torch.utils.data import Dataset, IterableDataset
 
 from stoker.errors import SourceChanged, UsageError
 from stoker.feed import Feed
+from stoker.feed.choice import Room
+from stoker.feed.holding import Holding
 from stoker.feed.sources.base import Indices, Source
+from stoker.feed.tiers.rows import Rows
 
 LENGTH = 103
 
@@ -266,6 +269,61 @@ def test_giving_memory_back_changes_no_batch(options: dict[str, Any]) -> None:
         assert seen == list(chain.from_iterable(whole))
         assert feed.tier == "source"
         assert "left ram: the test says so" in feed.why
+        feed.close()
+
+
+def test_moving_from_one_memory_to_another_reads_nothing_again(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held is taken along, from a device's memory (here the host's own) to the shared one."""
+    monkeypatch.setattr(Holding, "_room", lambda self: Room(vram=1 << 30, ram=1 << 30))
+    whole = epochs(Feed(Numbered(), tier="source", **options), 3)
+    source = Numbered()
+    feed = Feed(source, reserve=0, **options)
+    assert feed.tier == "vram"
+    assert "fits 1.0 GiB free, 0 B kept for the model (reserve=)" in feed.why
+    found = epochs(feed, 1)
+    source.read_so_far.clear()
+    feed.shrink("the test says so")
+    assert feed.tier == "ram"
+    assert [*found, *epochs(feed, 2)] == whole
+    assert source.read_so_far == []
+    feed.close()
+
+
+def test_memory_that_cannot_be_had_after_all_is_told(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allocation that fails falls to the next tier, and says so; the batches are the same."""
+
+    def refuse(*_: Any) -> Rows:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+    monkeypatch.setattr(Holding, "_room", lambda self: Room(vram=1 << 30, ram=1 << 30))
+    monkeypatch.setattr(Rows, "allocate", refuse)
+    feed = Feed(Numbered(), reserve=0, **options)
+    assert feed.tier == "ram"
+    assert "vram could not be had: CUDA out of memory" in feed.why
+    assert epochs(feed, 2) == epochs(Feed(Numbered(), tier="source", **options), 2)
+    feed.close()
+
+
+def test_a_source_that_gives_everything_at_once_is_read_that_way(options: dict[str, Any]) -> None:
+    """A database's rows by one statement, not by keys; only those that are used are kept."""
+
+    class Scanned(Numbered):
+        def scan(self, *, in_order: bool) -> Iterator[tuple[Indices, Any]]:
+            for begin in range(0, LENGTH, 20):
+                numbers = np.arange(begin, min(begin + 20, LENGTH))[::-1].copy()
+                yield numbers, Numbered().read(numbers)
+
+    for limit in (None, 31):
+        source = Scanned()
+        feed = Feed(source, tier="ram", limit=limit, **options)
+        feed.why  # noqa: B018
+        source.read_so_far.clear()
+        assert epochs(feed, 2) == epochs(Feed(Numbered(), tier="source", limit=limit, **options), 2)
+        assert source.read_so_far == []
         feed.close()
 
 

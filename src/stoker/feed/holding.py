@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
@@ -27,6 +28,7 @@ from stoker.feed.randomness import find_randomness
 from stoker.feed.ranks import Ranks, launch_name
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
+from stoker.feed.tiers.bus import Bus
 from stoker.feed.tiers.disk import DiskTier
 from stoker.feed.tiers.pack import Content
 from stoker.feed.tiers.ram import SharedRows
@@ -34,6 +36,8 @@ from stoker.feed.tiers.rows import Rows
 
 # Index arrays moved to the device at one go.
 _TOGETHER = 64
+# Samples moved from one memory to another at one go.
+_CARRIED = 256
 # Steps after which the model's need is known.
 _STEPS_TO_PEAK = 3
 
@@ -64,7 +68,6 @@ class Holding:
         self._asked = asked
         self._numbers = numbers
         self._count = len(source) if numbers is None else len(numbers)
-        self._rows: Rows | None = None
         self._handed = 0
         self._fell = ""
         self._disk: DiskTier | None = None
@@ -76,7 +79,7 @@ class Holding:
         self._wish = Wish(
             bytes=held, unheld=unheld, reserve=reserve, reserve_said=reserve_said, ranks=ranks.on_node
         )
-        self._choice = self._settle(choose(self._wish, self._room(), asked))
+        self._choice, self._rows, self._bus = self._settle(choose(self._wish, self._room(), asked))
 
     @property
     def tier(self) -> str:
@@ -86,11 +89,12 @@ class Holding:
     @property
     def why(self) -> str:
         """Why they are there, in a sentence."""
-        told = self._choice.why + self._fell
+        told = self._choice.why + ("" if self._bus is None else f", {self._bus.why}") + self._fell
         return told if self._disk is None else f"{told}; over a disk cache{_but(self._disk.why)}"
 
     def batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """Each shard with its batch on the device."""
+        self._fill_by_scan()
         if self._rows is not None and self._rows.complete:
             self._prefetch.close()
             yield from self._gather(shards)
@@ -100,18 +104,14 @@ class Holding:
     def shrink(self, why: str) -> None:
         """Give the memory back and go on a tier lower: the loop needs it."""
         if self._rows is not None:
-            left = self.tier
-            self._rows.close()
-            self._rows = None
-            self._fell = f" (left {left}: {why})"
-            self._choice = self._settle(choose(self._wish, self._room(), self._asked, below=left))
+            self._fell = f" (left {self.tier}: {why})"
+            self._change(choose(self._wish, self._room(), self._asked, below=self.tier))
 
     def close(self) -> None:
         """Let go of memory and readers."""
         self._prefetch.close()
-        if self._rows is not None:
-            self._rows.close()
-            self._rows = None
+        _close(self._rows, self._bus)
+        self._rows = self._bus = None
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -141,16 +141,15 @@ class Holding:
             vram = free + torch.cuda.memory_reserved(self._device)
         return Room(vram=vram, ram=here.memory_free_bytes, shm=here.shm_free_bytes)
 
-    def _settle(self, choice: Choice) -> Choice:
+    def _settle(self, choice: Choice) -> tuple[Choice, Rows | None, Bus | None]:
         """Take the memory that was chosen; where it cannot be had after all, the next tier's."""
         while choice.tier != "source":
             assert self._layout is not None
             try:
                 if choice.tier == "vram":
-                    self._rows = Rows.allocate(self._layout, self._count, self._device)
-                else:
-                    self._rows = self._shared_rows(self._layout)
-                return choice
+                    return choice, Rows.allocate(self._layout, self._count, self._device), None
+                shared = self._shared_rows(self._layout)
+                return choice, shared, Bus(shared, self._device) if self._device.type == "cuda" else None
             except (torch.OutOfMemoryError, NoRoom) as error:
                 reason = str(error).splitlines()[0]
             except OSError as error:
@@ -159,7 +158,7 @@ class Holding:
                 reason = error.strerror or str(error)
             self._fell += f" ({choice.tier} could not be had: {reason})"
             choice = choose(self._wish, self._room(), self._asked, below=choice.tier)
-        return choice
+        return choice, None, None
 
     def _shared_rows(self, layout: Layout) -> SharedRows:
         """Memory for all ranks of this machine; what a killed run left of the same is used again."""
@@ -183,10 +182,18 @@ class Holding:
         self._wish = replace(self._wish, reserve=peak, reserve_said=f"peak of {_STEPS_TO_PEAK} steps")
         better = choose(self._wish, self._room(), self._asked)
         if better.tier == "vram":
-            before = self._rows
-            self._choice = self._settle(better)
-            if before is not None and self._rows is not before:
-                before.close()
+            self._change(better)
+
+    def _change(self, choice: Choice) -> None:
+        """Hold the samples elsewhere, and take along those that are held."""
+        rows, bus = self._rows, self._bus
+        self._choice, self._rows, self._bus = self._settle(choice)
+        if rows is not None and self._rows is not None:
+            held = np.flatnonzero(rows.opened()[1]).astype(np.int64)
+            for begin in range(0, len(held), _CARRIED):
+                some = held[begin : begin + _CARRIED]
+                self._rows.put(some, rows.get(torch.from_numpy(some).to(rows.device)))
+        _close(rows, bus)
 
     # --- batches ----------------------------------------------------------------------------------
 
@@ -198,14 +205,14 @@ class Holding:
                 yield from self._read(chain(together, shards))
                 return
             places = torch.from_numpy(np.concatenate([self._place(shard.samples) for shard in together]))
-            places = places.to(rows.device)
+            places = places.to(rows.device if self._bus is None else self._device)
             for at, shard in enumerate(together):
                 if self._rows is not rows:
                     yield from self._read(chain(together[at:], shards))
                     return
                 count = len(shard.samples)
-                batch, places = rows.get(places[:count]), places[count:]
-                yield shard, self._to_device(batch)
+                batch, places = (self._bus or rows).get(places[:count]), places[count:]
+                yield shard, batch
                 self._move_up()
 
     def _read(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Any]]:
@@ -223,6 +230,19 @@ class Holding:
             yield shard, self._to_device(self._batch_of(shard, missing, read))
             self._move_up()
 
+    def _fill_by_scan(self) -> None:
+        """A source that gives everything at once faster than by number is read that way, before the start."""
+        scan = getattr(self._source, "scan", None)
+        if scan is None or self._rows is None or self._wish.ranks > 1 or self._rows.complete:
+            return
+        for samples, batch in scan(in_order=False):
+            if self._numbers is None:
+                self._rows.put(samples, batch)
+            else:
+                used = np.flatnonzero(np.isin(samples, self._numbers))
+                some = tree_map(partial(_chosen, used), batch)
+                self._rows.put(self._place(samples[used]), some)
+
     def _batch_of(self, shard: Shard, missing: Indices, read: Any) -> Any:
         rows = self._rows
         if rows is None:
@@ -233,7 +253,8 @@ class Holding:
         gone = self._missing(shard.samples)
         if len(gone):  # the rows are new since it was asked what is missing
             rows.put(self._place(gone), self._source.read(gone))
-        return rows.get(torch.from_numpy(self._place(shard.samples)).to(rows.device))
+        places = torch.from_numpy(self._place(shard.samples))
+        return rows.get(places.to(rows.device)) if self._bus is None else self._bus.get(places)
 
     def _missing(self, samples: Indices) -> Indices:
         """Which of these are not held, each once; all of them as they stand where nothing is held."""
@@ -253,6 +274,17 @@ class Holding:
             lambda leaf: leaf.to(self._device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf,
             batch,
         )
+
+
+def _close(rows: Rows | None, bus: Bus | None) -> None:
+    """The bus first: it reads from the rows."""
+    for one in (bus, rows):
+        if one is not None:
+            one.close()
+
+
+def _chosen(rows: Indices, leaf: Any) -> Any:
+    return leaf[rows]
 
 
 def _but(why: str) -> str:
