@@ -352,6 +352,19 @@ def test_rows_that_are_gone_are_told_by_their_keys(captures: Database) -> None:
         source.read_all()
 
 
+def test_rows_that_came_or_are_there_twice_are_told(database: Database) -> None:
+    """Even where the version says that nothing changed."""
+    database.run("CREATE TABLE plain (id integer)", "INSERT INTO plain VALUES (1), (2), (3)")
+    source = SqlSource(database.url, "SELECT id FROM plain", version="SELECT 1")
+    database.run("INSERT INTO plain VALUES (2)")
+    for read in (source.read_all, lambda: list(source.scan(2)), lambda: source[1]):
+        with pytest.raises(SourceChanged, match=r"4 came where there were 3|there twice"):
+            read()
+    database.run("INSERT INTO plain VALUES (9)")
+    with pytest.raises(SourceChanged, match="1 came, first with the key 9"):
+        source.read_all()
+
+
 def test_no_rows_are_an_empty_source(captures: Database) -> None:
     """Of length 0, which can be read whole."""
     source = SqlSource(captures.url, "SELECT id, image FROM captures WHERE id < 0")

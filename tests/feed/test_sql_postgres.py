@@ -94,11 +94,17 @@ def test_ragged_arrays_and_holes_in_them_are_refused_by_key(postgres: Postgres) 
         SourceBroken, match=r"'x' has 3 elements in the row with the key 4, where float32\[2\] takes 2"
     ):
         SqlSource(postgres.url, query).read_all()
-    postgres.run("UPDATE a SET x = array[1, NULL] WHERE id = 4")
+    for hole in ("array[1, NULL]", "array[NULL, NULL]::float4[]", "array[1, 2, NULL, NULL]"):
+        postgres.run(f"UPDATE a SET x = {hole} WHERE id = 4")
+        with pytest.raises(SourceBroken, match="'x' has a NULL inside the array in the row with the key 4"):
+            SqlSource(postgres.url, query).read_all()
     source = SqlSource(postgres.url, query, nulls={"x": "mask"})
     assert source[2]["x"].tolist() == [1, 2]
-    with pytest.raises(SourceBroken, match="'x' has a NULL inside the array in the row with the key 4"):
+    with pytest.raises(SourceBroken, match="NULL inside the array"):
         source[3]
+    postgres.run("UPDATE a SET x = array[[3], [4]] WHERE id = 4", "UPDATE a SET x = NULL WHERE id = 6")
+    batch = SqlSource(postgres.url, query, nulls={"x": -1}).read_all()
+    assert batch["x"].tolist() == [[1, 2]] * 3 + [[3, 4], [1, 2], [-1, -1]] + [[1, 2]] * 3
 
 
 @pytest.mark.parametrize("parameters", [(), (0,)])

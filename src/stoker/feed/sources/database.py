@@ -90,7 +90,10 @@ class Connection(ABC):
 
     @abstractmethod
     def stream(self, plan: Plan, *, in_order: bool) -> Generator[Block, None, None]:
-        """All rows, from one snapshot, in the order of their keys or in the database's own."""
+        """All rows, from one snapshot, in the order of their keys or in the database's own.
+
+        It takes no lock: the connection must be the stream's alone, and is of no use when it is left early.
+        """
 
     @abstractmethod
     def another(self) -> "Connection":

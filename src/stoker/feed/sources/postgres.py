@@ -177,7 +177,7 @@ class PostgresConnection(Connection):
         if in_order:
             key = f"q.{quote(plan.key)}"
             statement += f" ORDER BY {key}" + ("" if plan.key_kind == "integer" else '::text COLLATE "C"')
-        with self.lock, self._transaction():
+        with self._transaction():
             if self._moment() != plan.moment and self._mark(plan.question, plan.tables) != plan.mark:
                 raise changed("others wrote to its tables")
             read = self._by_cursor if plan.question.parameters else self._by_copy
@@ -393,7 +393,8 @@ def _selected(plan: Plan) -> str:
     columns = [f"q.{quote(plan.key)}::{'int8' if plan.key_kind == 'integer' else 'text'} AS stoker_key"]
     for field in plan.fields:
         cast = _TYPES[field.type_name][2]
-        columns.append(f"q.{quote(field.name)}{f'::{cast}' if cast else ''}")
+        column = f"q.{quote(field.name)}{f'::{cast}' if cast else ''}"
+        columns.append(f"array_send({column})" if field.kind == "array" else column)
     return ", ".join(columns)
 
 

@@ -113,7 +113,7 @@ class SqliteConnection(Connection):
         statement = f"SELECT {_selected(plan)} FROM {plan.question.rows}"
         if in_order:
             statement += f" ORDER BY q.{quote(plan.key)} COLLATE BINARY"
-        with self.lock, self._transaction():
+        with self._transaction():
             self._check(plan)
             cursor = self._ask(statement, plan.question.parameters)
             while True:
