@@ -2,7 +2,7 @@
 
 The data is made once, in a temporary folder: 12 shards of 256 radar-like patches, 128 x 128. Run it
 under `stoker run examples/slow_reads.py` and see where the step goes; then with `--keep-open`, which
-maps each file once, and see the wait go.
+maps each file once, or with `--feed`, which leaves the reading to Stoker, and see the wait go.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+
+import stoker
 
 SHARDS, SAMPLES, SIDE = 12, 256, 128
 
@@ -39,6 +41,17 @@ class Patches(Dataset):
         return torch.from_numpy(patches[within].copy()).unsqueeze(0)
 
 
+def make_loader(folder: Path, settings: argparse.Namespace) -> DataLoader:
+    if settings.feed:
+        source = stoker.NpySource(folder)
+        return stoker.Feed(source, batch_size=16, shuffle=True, device="cpu", transform=with_channel)
+    return DataLoader(Patches(folder, settings.keep_open), batch_size=16, shuffle=True)
+
+
+def with_channel(batch: torch.Tensor) -> torch.Tensor:
+    return batch.unsqueeze(1)
+
+
 def autoencoder() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=8),
@@ -54,12 +67,13 @@ def autoencoder() -> nn.Module:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep-open", action="store_true", help="map each file once")
+    parser.add_argument("--feed", action="store_true", help="stoker.Feed in the DataLoader's place")
     parser.add_argument("--steps", type=int, default=120)
     settings = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
-        loader = DataLoader(Patches(Path(folder), settings.keep_open), batch_size=16, shuffle=True)
+        loader = make_loader(Path(folder), settings)
         model = autoencoder()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         for step, batch in enumerate(loader):
