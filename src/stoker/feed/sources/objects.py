@@ -23,8 +23,7 @@ from stoker.feed.sources.object_folder import FolderClient
 from stoker.feed.sources.object_remote import RemoteClient
 
 # Requests in flight. Against a server on loopback 100 KB objects came at 1,144, 2,712, 2,124 and 3,085 a
-# second with 1, 16, 32 and 64 threads, 10% to 25% ahead of as many coroutines; at 25 ms a trip 64 is ahead
-# of 16 by 2.3.
+# second with 1, 16, 32 and 64 threads (one run on 2 busy cores); a store with a longer trip wants more.
 IN_FLIGHT = 32
 # With backoff from 0.1 s, doubling with jitter up to 10 s: some 30 s in all.
 RETRIES = 8
