@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from stoker.errors import NoRoom, UsageError
+from stoker.feed.sources.base import Indices
 from stoker.feed.tiers.pack import PAGE, Bytes, Content
 from stoker.feed.tiers.rows import Rows, as_leaf
 
@@ -42,6 +43,8 @@ PATIENCE_S = 600.0
 _NAP_S = 0.02
 # A signal undoes an allocation that it interrupts: of so much at a time, at most (15 ms here).
 _PIECE_BYTES = 64 << 20
+# Rows from this size on are worth a call each.
+_WRITTEN_FROM = 4 * PAGE
 
 
 class SharedRows(Rows):
@@ -60,6 +63,7 @@ class SharedRows(Rows):
         patience_s: float = PATIENCE_S,
     ) -> None:
         places = Places.of(content)
+        self._writer: _Writer | None = None
         self.path: Path | None = folder / places.name
         self.why = f"ram: {content.samples} samples, {places.bytes / 1e9:.2f} GB, in {self.path}"
         try:
@@ -72,6 +76,7 @@ class SharedRows(Rows):
             mapping = _mapped(-1, places.bytes)
         else:
             self._leave = weakref.finalize(self, _leave, os.getpid(), file, self.path)
+            self._writer = _Writer(file, places)
             mapping = _mapped(file, places.bytes)
         # Unmapped when nothing refers to it any more: a thread may be copying while another one closes.
         self.memory: Bytes = np.frombuffer(mapping, np.uint8)
@@ -83,10 +88,17 @@ class SharedRows(Rows):
         flags = self.memory[places.flags : places.flags + count]
         super().__init__(content.layout, leaves, flags)
 
+    def _store(self, leaf: int, rows: torch.Tensor, numbers: Indices, given: torch.Tensor) -> None:
+        writer = self._writer
+        if writer is None or self.layout.leaves[leaf].bytes < _WRITTEN_FROM:
+            super()._store(leaf, rows, numbers, given)
+        else:
+            writer.write(leaf, numbers, given)
+
     def close(self) -> None:
         """Let go of the memory; if nobody else has it open, it is gone."""
         super().close()
-        self.memory = np.empty(0, np.uint8)
+        self.memory, self._writer = np.empty(0, np.uint8), None
         if self.path is not None:
             self._leave()
 
@@ -122,6 +134,26 @@ class Places:
     def name(self) -> str:
         """Of the file: equal contents of one user share one."""
         return f"{_prefix()}{hashlib.sha256(self.header).hexdigest()[:32]}"
+
+
+class _Writer:
+    """Writes rows into the file, by a descriptor that is closed when nobody writes any more.
+
+    Through the mapping, rows of 98 KB came in at 1.5 GB/s, a fault for each page when it is first written; by
+    the file at 5.3. It is the same memory.
+    """
+
+    def __init__(self, file: int, places: Places) -> None:
+        self._file, self._begins = os.dup(file), places.leaves
+        weakref.finalize(self, os.close, self._file)
+
+    def write(self, leaf: int, numbers: Indices, given: torch.Tensor) -> None:
+        """These rows of a leaf."""
+        for number, row in zip(numbers.tolist(), given.numpy().view(np.uint8), strict=True):
+            data, offset = row.data, self._begins[leaf] + number * row.nbytes
+            while len(data):
+                done = os.pwrite(self._file, data, offset)
+                data, offset = data[done:], offset + done
 
 
 def sweep(folder: Path = FOLDER, *, keep: Path | None = None, every: bool = True) -> int:

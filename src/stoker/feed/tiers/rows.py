@@ -79,11 +79,13 @@ class Rows:
         if len(absent) < len(numbers):
             numbers, chosen = numbers[absent], torch.from_numpy(absent)
             given = [tensor.index_select(0, chosen.to(tensor.device)) for tensor in given]
-        places = torch.from_numpy(numbers).to(self.device)
-        for into, tensor, leaf in zip(rows, given, self.layout.leaves, strict=True):
+        for at, (tensor, leaf) in enumerate(zip(given, self.layout.leaves, strict=True)):
             # Waits until the host's memory was read: the caller may write to it as soon as this returns.
-            into.index_copy_(0, places, words_of(_plain(tensor.to(self.device)), leaf))
+            self._store(at, rows[at], numbers, words_of(_plain(tensor.to(self.device)), leaf))
         flags[numbers] = 1
+
+    def _store(self, leaf: int, rows: torch.Tensor, numbers: Indices, given: torch.Tensor) -> None:
+        rows.index_copy_(0, torch.from_numpy(numbers).to(self.device), given)
 
     def get(self, indices: torch.Tensor) -> Any:
         """The batch of these samples, all of them held, on this memory's device; it is the caller's own.
