@@ -31,7 +31,7 @@ from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.bus import Bus
 from stoker.feed.tiers.disk import DiskTier
 from stoker.feed.tiers.pack import Content
-from stoker.feed.tiers.ram import SharedRows
+from stoker.feed.tiers.ram import SharedRows, sweep
 from stoker.feed.tiers.rows import Rows
 
 # Index arrays moved to the device at one go.
@@ -79,7 +79,10 @@ class Holding:
         self._wish = Wish(
             bytes=held, unheld=unheld, reserve=reserve, reserve_said=reserve_said, ranks=ranks.on_node
         )
-        self._choice, self._rows, self._bus = self._settle(choose(self._wish, self._room(), asked))
+        choice = choose(self._wish, self._room(), asked)
+        if choice.tier == "source" and held is not None and sweep():
+            choice = choose(self._wish, self._room(), asked)  # with what killed runs had left in memory
+        self._choice, self._rows, self._bus = self._settle(choice)
 
     @property
     def tier(self) -> str:
@@ -189,7 +192,7 @@ class Holding:
         rows, bus = self._rows, self._bus
         self._choice, self._rows, self._bus = self._settle(choice)
         if rows is not None and self._rows is not None:
-            held = np.flatnonzero(rows.opened()[1]).astype(np.int64)
+            held = np.flatnonzero(rows.held(np.arange(len(rows)))).astype(np.int64)
             for begin in range(0, len(held), _CARRIED):
                 some = held[begin : begin + _CARRIED]
                 self._rows.put(some, rows.get(torch.from_numpy(some).to(rows.device)))
@@ -261,7 +264,7 @@ class Holding:
         rows = self._rows
         if rows is None:
             return samples
-        return np.unique(samples[rows.opened()[1][self._place(samples)] == 0])
+        return np.unique(samples[~rows.held(self._place(samples))])
 
     def _place(self, samples: Indices) -> Indices:
         """The rows in which these samples are held."""
