@@ -16,9 +16,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from stoker.errors import UsageError
 from stoker.facts import host
@@ -32,6 +33,7 @@ from stoker.feed.ranks import Ranks, find_ranks
 from stoker.feed.sources.base import Source
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.disk import DiskTier
+from stoker.feed.trainers import BatchSampler, SplitSampler, told_to_accelerate
 from stoker.feed.transforms import apply
 
 _SETTINGS = Path("stoker.toml")
@@ -55,8 +57,10 @@ class Feed(DataLoader[Any]):
     `load_state_dict` says.
     """
 
-    # Accelerate leaves what it takes for prepared as it is; a Feed shards itself.
+    # Accelerate leaves what it takes for prepared as it is (a feed splits itself among the ranks), and keeps
+    # the state of what it takes for stateful in its checkpoints.
     _is_accelerate_prepared = True
+    use_stateful_dataloader = True
 
     def __init__(
         self,
@@ -90,24 +94,24 @@ class Feed(DataLoader[Any]):
         self.dataset = dataset
         self.drop_last = drop_last
         self.collate_fn = collate_fn  # type: ignore[assignment]
-        self.num_workers = _count_workers(dataset, workers)
         self.prefetch_factor = None
         self.pin_memory = False
         self.pin_memory_device = ""
-        self.persistent_workers = False
         self.timeout = 0
         self.worker_init_fn = None
         self.generator = None
         self.in_order = True
         self.multiprocessing_context = None
-        self.batch_sampler = None
-        self.batch_size = batch_size
-        self.sampler = _Sharded(self)
+        self.sampler = SplitSampler(self)
+        self.batch_sampler = BatchSampler(self)
+        self.end_of_dataloader = False  # for Accelerate, as is the next
+        self.remainder = -1
         self.device = _device_of(device)
         self._source = dataset if isinstance(dataset, Source) else TorchSource(dataset, collate_fn)
         self._disk = _disk_of(cache, cache_bytes)
         self._transform = transform
         self._seed = seed
+        self._rank_batch_size = _checked_batch_size(batch_size)
         self._global_batch_size = global_batch_size
         self._order_options = {
             "length": len(self._source),
@@ -123,12 +127,18 @@ class Feed(DataLoader[Any]):
         self._tier = checked_tier(tier)
         self._reserve = reserve
         self._cache_random = cache_random
-        self._ahead = ahead
+        self._workers = _count_workers(dataset, workers)
+        self._ahead = ahead or _AHEAD * max(1, self._workers)
+        # Threads are told as workers: to Lightning none means a slow loader, and it says so.
+        self.num_workers = self._workers or (0 if isinstance(self._source, TorchSource) else self._ahead)
+        self.persistent_workers = self.num_workers > 0
         self._given_ranks = (rank, world_size)
         self._place: Place | None = None
         self._resumed = False
+        self._asked_epoch: int | None = None
         self._holding: Holding | None = None
         self._orders: dict[int, Order] = {}
+        self.batch_size = self._share(self._ranks)
         if len(self._source):
             self._order(self._ranks)  # wrong options are told here
 
@@ -161,6 +171,16 @@ class Feed(DataLoader[Any]):
         place = order.resume(State.from_json(state), self._fingerprint)
         self._place = place
         self._resumed = True
+        self._asked_epoch = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin that epoch with the next `iter`, unless the feed was loaded to stand in it already.
+
+        There is no need to: a feed counts. Trainers that resume by counts of their own do (transformers).
+        """
+        if epoch < 0:
+            raise UsageError(f"epoch {epoch}: epochs are counted from 0")
+        self._asked_epoch = epoch
 
     def shrink(self, why: str = "the loop ran out of memory") -> None:
         """Give held memory back and go on a tier lower, from the next batch on."""
@@ -181,23 +201,32 @@ class Feed(DataLoader[Any]):
         ranks = self._ranks
         order = self._order(ranks)
         place = self._next_place(order)
-        self._place, self._resumed = place, False
+        self._place, self._resumed, self._asked_epoch = place, False, None
+        self.batch_size = self._share(ranks)
+        steps = order.count_steps(place.offset)
+        short = 0 if self.drop_last else (order.size - place.offset) % order.batch_size
+        self.end_of_dataloader, self.remainder = False, short
         shards = order.shards(
             place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
         )
-        for step, (shard, batch) in enumerate(self._hold().batches(shards), place.step):
-            self._place = Place(epoch=place.epoch, step=step + 1, offset=place.offset)
-            if self._transform is not None:
-                batch = apply(self._transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
-            yield batch
+        with told_to_accelerate(self):
+            for step, (shard, batch) in enumerate(self._hold().batches(shards), place.step):
+                self._place = Place(epoch=place.epoch, step=step + 1, offset=place.offset)
+                self.end_of_dataloader = step + 1 == steps
+                if self._transform is not None:
+                    batch = apply(self._transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
+                yield batch
 
     def _next_place(self, order: Order) -> Place:
+        """Where the next `iter` begins."""
         place = self._place
         if place is None:
-            return Place()
-        if self._resumed and place.step < order.count_steps(place.offset):
-            return place
-        return Place(epoch=place.epoch + 1)
+            place = Place()
+        elif not self._resumed or place.step >= order.count_steps(place.offset):
+            place = Place(epoch=place.epoch + 1)
+        if self._asked_epoch not in (None, place.epoch):
+            place = Place(epoch=self._asked_epoch)
+        return place
 
     @property
     def _ranks(self) -> Ranks:
@@ -207,8 +236,13 @@ class Feed(DataLoader[Any]):
     def _fingerprint(self) -> str:
         return self._source.fingerprint()
 
+    def _share(self, ranks: Ranks) -> int:
+        """Samples in a batch of one rank; what does not divide is told by the order."""
+        whole = self._global_batch_size
+        return self._rank_batch_size if whole is None else max(1, whole // ranks.world_size)
+
     def _order(self, ranks: Ranks) -> Order:
-        size = self._global_batch_size or (self.batch_size or 1) * ranks.world_size
+        size = self._global_batch_size or self._rank_batch_size * ranks.world_size
         if size not in self._orders:
             self._orders[size] = Order(batch_size=size, **self._order_options)  # type: ignore[arg-type]
         return self._orders[size]
@@ -232,13 +266,12 @@ class Feed(DataLoader[Any]):
         return self._holding
 
     def _prefetch(self, source: Source) -> Prefetch:
-        ahead = self._ahead or _AHEAD * max(1, self.num_workers)
-        if self.num_workers:
+        if self._workers:
             pin = self.device.type == "cuda"
-            return Workers(source, workers=self.num_workers, ahead=ahead, pin=pin, seed=self._seed)
+            return Workers(source, workers=self._workers, ahead=self._ahead, pin=pin, seed=self._seed)
         if isinstance(self._source, TorchSource):
             return Inline(source)  # whose dataset may belong to the thread that made it
-        return Threads(source, threads=ahead, ahead=ahead)
+        return Threads(source, threads=self._ahead, ahead=self._ahead)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_holding": None}
@@ -258,28 +291,6 @@ class FeedIterator:
 
     def __next__(self) -> Any:
         return next(self._batches)
-
-
-class _Sharded(DistributedSampler[Any]):
-    """Says to trainers that a feed is split among the ranks already, and which samples are this one's."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def __iter__(self) -> Iterator[int]:
-        feed = self._feed
-        ranks = feed._ranks
-        order = feed._order(ranks)
-        place = feed._next_place(order)
-        shards = order.shards(place.epoch, rank=ranks.rank, world_size=ranks.world_size)
-        return (int(sample) for shard in shards for sample in shard.samples)
-
-    def __len__(self) -> int:
-        feed = self._feed
-        return -(-feed._order(feed._ranks).size // feed._ranks.world_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """A feed counts its epochs by itself."""
 
 
 def _device_of(device: str | torch.device | None) -> torch.device:
@@ -325,6 +336,12 @@ def _reserve(given: int | None) -> tuple[int | None, str]:
     if not isinstance(peak, int) or peak < 0:
         raise UsageError(f"[memory] peak_bytes in {_SETTINGS} is {peak!r}: it must be a number of bytes")
     return peak, str(_SETTINGS)
+
+
+def _checked_batch_size(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise UsageError(f"batch_size is {given!r}: give a number of samples, 1 or more")
+    return int(given)
 
 
 def _count_workers(dataset: Any, asked: int | None) -> int:
