@@ -178,11 +178,17 @@ def stage(
 
 @app.command(no_args_is_help=True)
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: overhead, truth or holders.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark: overhead, truth, holders or feed.")],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
     out: Annotated[Path, typer.Option(help="Where the results and the page go.")] = Path("benchmarks"),
-    size: Annotated[list[int] | None, typer.Option(help="Only steps of so many ms; repeatable.")] = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(help="overhead: only steps of so many ms, repeatable; feed: percent of the full sets."),
+    ] = None,
+    part: Annotated[
+        list[str] | None, typer.Option(help="feed: only this part, disk, sql or s3; repeatable.")
+    ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
     peer_python: Annotated[
         Path | None, typer.Option(help="An interpreter that has the peer (default: under .peers/).")
@@ -203,6 +209,7 @@ def bench(
         peer_python=peer_python,
         peer_path=peer_path,
         sizes=tuple(size or ()),
+        parts=tuple(part or ()),
         commit=commit,
     )
     written = benches.run(name, options, out)

@@ -15,6 +15,7 @@ BENCHES = {
     "overhead": "stoker.bench.overhead",
     "truth": "stoker.bench.truth",
     "holders": "stoker.bench.holders",
+    "feed": "stoker.bench.feed",
 }
 
 
@@ -23,8 +24,8 @@ class Options:
     """What every benchmark is told.
 
     `seconds` bounds the measuring of one device. `peer_python` is the interpreter of an environment
-    that has the peer; `peer_path` a folder to put on the peer's PYTHONPATH instead. `sizes` narrows
-    a benchmark that has several to the ones named.
+    that has the peer; `peer_path` a folder to put on the peer's PYTHONPATH instead. `sizes` and `parts`
+    narrow a benchmark that has several to the ones named.
     """
 
     seconds: float = 240.0
@@ -33,6 +34,7 @@ class Options:
     peer_python: Path | None = None
     peer_path: Path | None = None
     sizes: Sequence[int] = ()
+    parts: Sequence[str] = ()
     commit: str | None = None
 
 

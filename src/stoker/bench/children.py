@@ -1,7 +1,9 @@
 """Child processes that measure: started alone, told on, ended with everything they started."""
 
 import contextlib
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -9,6 +11,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import psutil
 
@@ -56,6 +60,77 @@ def run_child(
     if code:
         raise BenchFailed(f"{what}: the child ended with code {code}{_tail(log)}")
     return time.monotonic() - began
+
+
+class StayingChild:
+    """A child that measures whenever it is told to, and sleeps in between: so many can take turns.
+
+    It is told by a line of JSON on its stdin and answers with one on its stdout; the first line that it
+    writes says that it is ready. What else it says goes to `log`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        what: str,
+        log: Path,
+        patience_s: float,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        say(what)
+        self._what, self._log, self._patience = what, log, patience_s
+        with log.open("wb") as output:
+            self._child = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+        try:
+            self.ready = self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Have it measure once."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone: told below, with what it said
+            self._child.stdin.write(json.dumps(question).encode() + b"\n")
+            self._child.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._child.stdout is not None
+        # Nothing of an earlier answer can be waiting in the buffer: one question, one line.
+        there, _, _ = select.select([self._child.stdout], [], [], self._patience)
+        if not there:
+            raise BenchFailed(f"{self._what}: no answer after {self._patience:.0f} s{_tail(self._log)}")
+        line = self._child.stdout.readline()
+        if not line:
+            code = self._child.wait()
+            raise BenchFailed(f"{self._what}: the child ended with code {code}{_tail(self._log)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        _end(self._child)
+        for pipe in (self._child.stdin, self._child.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

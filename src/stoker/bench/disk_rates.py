@@ -1,7 +1,7 @@
-"""How fast rows come from a disk: the disk tier beside a memory map, plain reads and the disk's own limit.
+"""How fast rows come from a disk when the page cache has none: the disk tier beside the disk's own limit.
 
-Plain functions that return numbers, GB/s by name: every way reads the same rows in the same order, in turns,
-several rounds, and the medians are what is returned.
+Every way reads the same rows in the same order, in turns. Before each the page cache forgets the file; what
+the machine under a virtual disk keeps is out of reach, for all ways alike.
 """
 
 import mmap
@@ -9,22 +9,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
 from stoker.errors import BenchFailed
+from stoker.feed import Feed
+from stoker.feed.order import Order
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.tiers.disk import DiskTier
 from stoker.feed.tiers.pack import ROWS
 
 IN_FLIGHT = (1, 2, 4, 8, 16, 32)
-# Batches that a feed asks for ahead of the step.
-_AHEAD = 2
 
 
 class Noise(Source):
@@ -64,58 +63,63 @@ def rows_file(tier: DiskTier, folder: Path) -> Path:
     return folder / tier.content.key / ROWS
 
 
-def measure_warm(
-    folder: Path, *, rows: int = 4096, row_bytes: int = 98_304, batch: int = 256, rounds: int = 5
-) -> dict[str, float]:
-    """Random batches from the page cache: `tier`, `memmap` (numpy's gather), `pread` (one by one)."""
-    tier = prepare(folder, rows=rows, row_bytes=row_bytes)
-    path = rows_file(tier, folder)
-    mapped = np.memmap(path, np.uint8, "r", shape=(rows, row_bytes))
-    file = os.open(path, os.O_RDONLY)
-
-    def pread(numbers: Indices) -> None:
-        out = np.empty((len(numbers), row_bytes), np.uint8)
-        for place, number in enumerate(numbers.tolist()):
-            os.preadv(file, [out[place].data], number * row_bytes)
-
-    ways: dict[str, Callable[[Indices], object]] = {
-        "tier": tier.read,
-        "memmap": lambda numbers: torch.from_numpy(mapped[numbers]),
-        "pread": pread,
-    }
-    try:
-        return _take_turns(
-            {name: lambda order, way=way: _drain(map(way, order)) for name, way in ways.items()},  # type: ignore[misc]
-            _batches(rows, batch),
-            row_bytes=row_bytes,
-            rounds=rounds,
-        )
-    finally:
-        os.close(file)
-        tier.close()
-
-
 def measure_cold(
-    folder: Path, *, rows: int = 8192, row_bytes: int = 98_304, batch: int = 256, rounds: int = 3
-) -> dict[str, float]:
-    """Random rows from the disk itself: `tier`, and `direct_1` to `direct_32` O_DIRECT reads in flight.
+    folder: Path,
+    *,
+    rows: int = 8192,
+    row_bytes: int = 98_304,
+    batch: int = 256,
+    rounds: int = 5,
+    seconds: float = 0.0,
+) -> list[dict[str, float]]:
+    """GB/s of random rows from the disk itself, by way; a dict a round, the ways in turns.
 
-    The tier reads by the batch, `tier_ahead` two batches at a time, as a feed does that reads ahead.
+    `stoker` is a feed over the tier, `first` the same in its first epoch, in which every row is checked;
+    `tier` reads one batch after the other; `direct_1` to `direct_32` are O_DIRECT reads in flight. All read
+    the same rows in the feed's order. At least so many rounds, and for so long.
     """
     tier = prepare(folder, rows=rows, row_bytes=row_bytes)
     path = rows_file(tier, folder)
-    ways: dict[str, Callable[[Sequence[Indices]], None]] = {
-        "tier": lambda order: _drain(map(tier.read, order)),
-        "tier_ahead": lambda order: _read_ahead(tier, order),
-    }
-    for count in IN_FLIGHT:
-        ways[f"direct_{count}"] = lambda order, count=count: _read_direct(path, order, row_bytes, count)  # type: ignore[misc]
+    feed = _open_feed(folder, rows, row_bytes, batch)
+    _drain(iter(feed))
+    found: list[dict[str, float]] = []
+    began = time.monotonic()
     try:
-        return _take_turns(
-            ways, _batches(rows, batch), row_bytes=row_bytes, rounds=rounds, before=lambda: evict(path)
-        )
+        while len(found) < rounds or time.monotonic() - began < seconds:
+            # The feed's next epoch: its first was the one above.
+            order = [shard.samples for shard in _order(rows, batch).shards(len(found) + 1)]
+            fresh = _open_feed(folder, rows, row_bytes, batch)
+            ways: dict[str, Callable[[], None]] = {
+                "stoker": lambda: _drain(iter(feed)),
+                "first": lambda fresh=fresh: _drain(iter(fresh)),  # type: ignore[misc]
+                "tier": lambda order=order: _drain(map(tier.read, order)),  # type: ignore[misc]
+            }
+            for count in IN_FLIGHT:
+                ways[f"direct_{count}"] = partial(_read_direct, path, order, row_bytes, count)
+            found.append({name: _rate(way, path, rows * row_bytes) for name, way in ways.items()})
+            fresh.close()
     finally:
+        feed.close()
         tier.close()
+    return found
+
+
+def _rate(way: Callable[[], None], path: Path, size: int) -> float:
+    evict(path)
+    began = time.perf_counter()
+    way()
+    return size / (time.perf_counter() - began) / 1e9
+
+
+def _open_feed(folder: Path, rows: int, row_bytes: int, batch: int) -> Feed:
+    """As a user makes one; the tier under it is full."""
+    source = Noise(rows, row_bytes)
+    return Feed(source, batch_size=batch, shuffle=True, tier="source", cache=folder, device="cpu")
+
+
+def _order(rows: int, batch: int) -> Order:
+    """The order of such a feed."""
+    return Order(length=rows, batch_size=batch, shuffle=True)
 
 
 def evict(path: Path) -> None:
@@ -125,19 +129,9 @@ def evict(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _batches(rows: int, batch: int) -> list[Indices]:
-    order = np.random.default_rng(1).permutation(rows)
-    return [order[at : at + batch] for at in range(0, rows, batch)]
-
-
 def _drain(batches: Iterator[object]) -> None:
     for _ in batches:
         pass
-
-
-def _read_ahead(tier: DiskTier, order: Sequence[Indices]) -> None:
-    with ThreadPoolExecutor(_AHEAD) as pool:
-        _drain(pool.map(tier.read, order))
 
 
 def _read_direct(path: Path, order: Sequence[Indices], row_bytes: int, in_flight: int) -> None:
@@ -158,23 +152,3 @@ def _read_direct(path: Path, order: Sequence[Indices], row_bytes: int, in_flight
             thread.join()
     finally:
         os.close(file)
-
-
-def _take_turns(
-    ways: dict[str, Callable[[Sequence[Indices]], None]],
-    order: Sequence[Indices],
-    *,
-    row_bytes: int,
-    rounds: int,
-    before: Callable[[], None] | None = None,
-) -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    size = sum(map(len, order)) * row_bytes
-    for _ in range(rounds):
-        for name, way in ways.items():
-            if before is not None:
-                before()
-            began = time.perf_counter()
-            way(order)
-            found[name].append(size / (time.perf_counter() - began) / 1e9)
-    return {name: median(values) for name, values in found.items()}

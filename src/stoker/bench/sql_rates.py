@@ -134,10 +134,16 @@ class Relay:
                 near, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            far = socket.create_connection(("127.0.0.1", self._server))
-            for one, other in ((near, far), (far, near)):
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", self._server)) as far:
+            for one in (near, far):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
+            back = threading.Thread(target=self._forward, args=(far, near), daemon=True)
+            back.start()
+            self._forward(near, far)
+            back.join()
 
     def _forward(self, one: socket.socket, other: socket.socket) -> None:
         try:
@@ -157,9 +163,11 @@ def _psycopg() -> Any:
     return psycopg
 
 
-def measure(rows: int = 100_000, repeats: int = 5, queries: int = 1000) -> list[dict[str, float]]:
-    """Rates in rows a second, one dict a repeat."""
-    found = []
+def measure(
+    rows: int = 100_000, repeats: int = 5, queries: int = 1000, *, seconds: float = 0.0
+) -> list[dict[str, float]]:
+    """Rates in rows a second, one dict a repeat: at least so many, and for so long."""
+    found: list[dict[str, float]] = []
     with (
         PostgresServer() as server,
         Proxy(port=server.port, delay_s=TRIP_S / 2) as proxy,
@@ -185,7 +193,8 @@ def measure(rows: int = 100_000, repeats: int = 5, queries: int = 1000) -> list[
             "bytea_far_batches": partial(read_batches, far_source, 20),
             "bytea_far_query_each": partial(query_each, far.format(relay.port), "bytea", rows, queries),
         }
-        for _ in range(repeats):
+        began = time.monotonic()
+        while len(found) < repeats or time.monotonic() - began < seconds:
             run = {}
             for name, way in ways.items():
                 begun = time.perf_counter()

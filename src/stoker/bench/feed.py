@@ -1,0 +1,120 @@
+"""`stoker bench feed`: how fast samples come, beside other loaders and the machine's own limit, on a CPU.
+
+Every rate of a part is taken in turns in one run, at least 5 of each and for the time given; a figure is the
+median, `_low` and `_high` its 95% bootstrap interval; a ratio is taken within each turn, our rate over the
+other's. `--size PERCENT` shrinks the sets, to see that it works; such figures mean nothing.
+
+disk_warm
+    4,096 samples of 98,304 bytes with a label, batches of 256, shuffled, all of it in the page cache; a
+    batch is there when its tensors are in the main process. `disk_warm_gb_s` is a `Feed` with
+    `tier="source"` over a full cache on disk, as a user makes it; `_tier` the bare disk tier; `_ram` a feed
+    that holds the samples in memory. Each loader is a process that stays (`loops/feed_peers/turn.py`) and
+    reads whole epochs for 0.4 s a turn, after one that is checked: every sample once, with its own number
+    and label. A peer has its own environment (`scripts/bench` makes them), its own file format and shuffle,
+    and the best of its settings here (workers, torch's threads). The limit is one gather a batch from
+    memory, the fastest of numpy's and torch's on one core and on all.
+disk_cold
+    8,192 rows of 98,304 bytes that no disk can compress, the page cache emptied before each way. `_limit` is
+    the best of 1 to 32 O_DIRECT reads in flight, of the same rows in the same order; `_first` is a feed's
+    first epoch, in which every row is checked.
+sql
+    100,000 rows of 7 x 64 floats as bytea (`_array`: float4[]) and a label, on a server of this machine.
+    `_limit` is the fastest raw binary COPY, its rows thrown away; `_kept` one by psycopg whose rows are kept,
+    as a bulk read must. `sql_speedup` is a bulk read over a query a sample, both with 1 ms a trip.
+s3
+    2,048 objects of 100,000 bytes on a real server of this machine. `s3_get_s` is the first epoch of a feed
+    with a cache on disk, each object read and written there; `_uncached` the same without a cache. Clients
+    only get the bytes, with the best number of threads of several. `s3_second_epoch_ratio_disk` is an epoch
+    from that cache over a feed of the same rows from a local file with a cache of its own.
+
+The disk is the one under the folder for temporary files (TMPDIR).
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stoker.bench import feed_disk, feed_s3, feed_sql
+from stoker.bench.catalogue import Options
+from stoker.bench.children import say
+from stoker.bench.feed_figures import figures_of
+from stoker.bench.feed_figures import page as page
+from stoker.bench.result import Result, commit_here, hardware_word, versions_here
+from stoker.errors import StokerError, UsageError
+
+Measured = tuple[list[dict[str, Any]], Mapping[str, str]]
+# Of the time given, and by name what takes it.
+SHARES = {"disk": 0.6, "sql": 0.2, "s3": 0.2}
+# Of a disk's time, for the page cache's part.
+_WARM = 0.7
+
+
+def measure(options: Options) -> Iterator[Result]:
+    """Measure each part asked for, all of them unless said."""
+    if options.device not in ("all", "cpu"):
+        raise UsageError(f"--device {options.device}: feed is measured on cpu")
+    parts = list(options.parts) or list(SHARES)
+    unknown = [part for part in parts if part not in SHARES]
+    if unknown:
+        raise UsageError(f"no part {unknown[0]!r} of feed: --part {', '.join(SHARES)}")
+    share = _share(options.sizes)
+    measures: Mapping[str, Callable[[Path, float], Measured]] = {
+        "disk": lambda folder, seconds: _disk(folder, seconds, share, options.peers),
+        "sql": lambda _, seconds: (_sql(seconds, share), {}),
+        "s3": lambda folder, seconds: feed_s3.measure_s3(
+            folder, objects=_of(feed_s3.OBJECTS, share), seconds=seconds, peers=options.peers
+        ),
+    }
+    runs: list[dict[str, Any]] = []
+    versions: dict[str, str] = {}
+    for part in parts:
+        seconds = options.seconds * SHARES[part] / sum(SHARES[one] for one in parts)
+        try:
+            with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
+                found, more = measures[part](Path(folder), seconds)
+        except StokerError as error:
+            if len(parts) == 1:
+                raise
+            # Its failure must not cost the other parts.
+            say(f"{part} was left out: {error}")
+            runs.append({"part": part, "how": "skipped", "kind": part, "why": str(error)})
+            continue
+        runs += found
+        versions |= more
+    yield Result(
+        bench="feed",
+        hardware=hardware_word("cpu"),
+        figures={"size_percent": share * 100, **figures_of(runs)},
+        runs=runs,
+        versions=versions_here(**versions),
+        commit=options.commit or commit_here(),
+    )
+
+
+def _share(sizes: Sequence[int]) -> float:
+    if not sizes:
+        return 1.0
+    if len(sizes) > 1 or not 1 <= sizes[0] <= 100:
+        raise UsageError(f"--size {' --size '.join(map(str, sizes))}: for feed, one percentage from 1 to 100")
+    return sizes[0] / 100
+
+
+def _of(full: int, share: float) -> int:
+    """So much of a set, in whole batches for any number of workers."""
+    least = 2 * feed_disk.BATCH
+    return max(least, round(full * share / least) * least)
+
+
+def _disk(folder: Path, seconds: float, share: float, peers: bool) -> Measured:
+    rows = _of(feed_disk.ROWS, share)
+    warm, versions = feed_disk.measure_warm(folder, rows=rows, seconds=seconds * _WARM, peers=peers)
+    cold = feed_disk.measure_cold_rows(
+        folder, rows=_of(feed_disk.COLD_ROWS, share), seconds=seconds * (1 - _WARM)
+    )
+    return [*warm, *cold], versions
+
+
+def _sql(seconds: float, share: float) -> list[dict[str, Any]]:
+    rows, queries = _of(feed_sql.ROWS, share) if share < 1 else feed_sql.ROWS, feed_sql.QUERIES
+    return feed_sql.measure_sql(rows=rows, queries=max(50, int(queries * share)), seconds=seconds)

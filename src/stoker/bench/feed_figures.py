@@ -1,0 +1,216 @@
+"""What the turns of `stoker bench feed` come to: its figures and its page. Pure."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, TypeAlias
+
+from stoker.bench.page import number, origin, table
+from stoker.bench.result import Result
+from stoker.bench.turns import as_figures, interval
+
+# Of each kind, its rate in each turn.
+Rates: TypeAlias = Mapping[str, Mapping[int, float]]
+_RATE: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "disk_warm": lambda run: run["bytes"] / run["seconds"] / 1e9,
+    "disk_cold": lambda run: run["gb_s"],
+    "sql": lambda run: run["rows_s"],
+    "s3": lambda run: run["samples"] / run["seconds"],
+}
+
+
+def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Every figure that these runs give. What was not measured is not there."""
+    found: dict[str, float] = {}
+    makers = {"disk_warm": _warm, "disk_cold": _cold, "sql": _sql, "s3": _s3}
+    for part, make in makers.items():
+        rates: dict[str, dict[int, float]] = defaultdict(dict)
+        for run in runs:
+            if run.get("part") == part and run["how"] == "turn":
+                rates[run["kind"]][run["turn"]] = _RATE[part](run)
+        if rates:
+            found |= make(rates)
+    return {name: float(f"{value:.5g}") for name, value in found.items()}
+
+
+def _warm(rates: Rates) -> dict[str, float]:
+    names = {"stoker": "", "tier": "_tier", "ram": "_ram"}
+    found = _named("disk_warm_gb_s", rates, {**names, **_peers(rates)})
+    limit = _best(rates, "limit_")
+    found |= _named("disk_warm_gb_s", rates, {} if limit is None else {limit: "_limit"})
+    for kind, ends in {"stoker": "", "ram": "_ram"}.items():
+        found |= _ratio(f"disk_warm_ratio_peer{ends}", rates, kind, _best(rates, "peer_"))
+        found |= _ratio(f"disk_warm_ratio_limit{ends}", rates, kind, limit)
+    return found
+
+
+def _cold(rates: Rates) -> dict[str, float]:
+    names = {"stoker": "", "first": "_first", "tier": "_tier"}
+    direct = {kind: f"_{kind}" for kind in rates if kind.startswith("direct_")}
+    limit = _best(rates, "direct_")
+    found = _named("disk_cold_gb_s", rates, names)
+    found |= _named("disk_cold_gb_s", rates, {} if limit is None else {limit: "_limit"})
+    for kind, ends in names.items():
+        found |= _ratio(f"disk_cold_ratio_limit{ends}", rates, kind, limit)
+    return found | _named("disk_cold_gb_s", rates, direct)
+
+
+def _sql(rates: Rates) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for kind, ends in {"bytea": "", "float4": "_array"}.items():
+        thrown = {name: of for name, of in rates.items() if name in _raw(kind)}
+        limit = _best(thrown, kind)
+        found |= _named(f"sql_rows_s{ends}", rates, {f"{kind}_bulk": ""})
+        found |= _named(f"sql_rows_s{ends}", rates, {} if limit is None else {limit: "_limit"})
+        found |= _ratio(f"sql_ratio_copy{ends}", rates, f"{kind}_bulk", limit)
+        kept = f"{kind}_copy_psycopg_kept"
+        found |= _ratio(f"sql_ratio_copy{ends}_kept", rates, f"{kind}_bulk", kept)
+    query = "bytea_far_query_each"
+    found |= _ratio("sql_speedup", rates, "bytea_far_bulk", query)
+    found |= _ratio("sql_speedup_batches", rates, "bytea_far_batches", query)
+    others = {"bytea_scan": "_scan", "bytea_batches": "_batches", "bytea_far_bulk": "_far"}
+    return found | _named("sql_rows_s", rates, {**others, query: "_far_query"})
+
+
+def _raw(kind: str) -> tuple[str, ...]:
+    return (f"{kind}_copy_psql", f"{kind}_copy_psycopg")
+
+
+def _s3(rates: Rates) -> dict[str, float]:
+    found = _named("s3_get_s", rates, {"stoker": "", "uncached": "_uncached", **_peers(rates)})
+    best = _best(rates, "peer_")
+    found |= _ratio("s3_ratio_best_client", rates, "stoker", best)
+    found |= _ratio("s3_ratio_best_client_uncached", rates, "uncached", best)
+    found |= _named("s3_second_epoch_get_s", rates, {"second": "", "disk": "_limit"})
+    return found | _ratio("s3_second_epoch_ratio_disk", rates, "second", "disk")
+
+
+def _peers(rates: Rates) -> dict[str, str]:
+    return {kind: f"_{kind}" for kind in rates if kind.startswith("peer_")}
+
+
+def _best(rates: Rates, begin: str) -> str | None:
+    """The fastest of these kinds, by its median."""
+    kinds = [kind for kind in rates if kind.startswith(begin)]
+    return max(kinds, key=lambda kind: median(rates[kind].values()), default=None)
+
+
+def _named(key: str, rates: Rates, names: Mapping[str, str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for kind, ends in names.items():
+        if kind in rates:
+            found |= as_figures(f"{key}{ends}", interval(list(rates[kind].values())))
+    return found
+
+
+def _ratio(key: str, rates: Rates, ours: str, other: str | None) -> dict[str, float]:
+    """Ours over the other's, within each turn that has both."""
+    if ours not in rates or other is None or other not in rates:
+        return {}
+    pairs = [rate / rates[other][turn] for turn, rate in rates[ours].items() if turn in rates[other]]
+    return as_figures(key, interval(pairs)) if pairs else {}
+
+
+_INTRODUCTION = """\
+# How fast samples come
+
+Stoker's feed beside other loaders and beside the machine's own limit: the same bytes, in turns, in one run.
+Each figure is the median of its turns, with its 95% bootstrap interval in brackets; a ratio is our rate over
+the other's, higher is better. Made by `stoker bench feed`, whose module docstring tells the method; do not
+edit.
+"""
+
+# Of each section, what its figures begin with, its rows, and how many digits.
+_SECTIONS: Sequence[tuple[str, str, Sequence[tuple[str, str, int]]]] = (
+    (
+        "Disk, from the page cache, GB/s",
+        "disk_warm_gb_s",
+        (
+            ("Feed over a full cache on disk", "", 2),
+            ("the disk tier alone", "_tier", 2),
+            ("Feed with the samples in memory", "_ram", 2),
+            ("limit: a gather from memory", "_limit", 2),
+        ),
+    ),
+    (
+        "Disk, cold, GB/s",
+        "disk_cold_gb_s",
+        (
+            ("Feed", "", 2),
+            ("Feed, first epoch: every row checked", "_first", 2),
+            ("the disk tier alone", "_tier", 2),
+            ("limit: the best of 1 to 32 O_DIRECT reads in flight", "_limit", 2),
+        ),
+    ),
+    (
+        "PostgreSQL, rows/s",
+        "sql_rows_s",
+        (
+            ("bulk read, bytea", "", 0),
+            ("limit: raw binary COPY, bytea", "_limit", 0),
+            ("bulk read, float4[]", "_array", 0),
+            ("limit: raw binary COPY, float4[]", "_array_limit", 0),
+            ("batches of 256 by key", "_batches", 0),
+            ("bulk read, 1 ms a trip", "_far", 0),
+            ("a query a sample, 1 ms a trip", "_far_query", 0),
+        ),
+    ),
+    (
+        "S3, objects/s",
+        "s3_get_s",
+        (("Feed, first epoch, caching on disk", "", 0), ("Feed, nothing kept", "_uncached", 0)),
+    ),
+    (
+        "S3, second epoch, samples/s",
+        "s3_second_epoch_get_s",
+        (("Feed, from the cache on disk", "", 0), ("limit: the same rows of a local file", "_limit", 0)),
+    ),
+)
+_RATIOS = (
+    ("disk, warm: over the best peer", "disk_warm_ratio_peer", 2),
+    ("disk, warm: over the limit", "disk_warm_ratio_limit", 2),
+    ("disk, cold: over the limit", "disk_cold_ratio_limit", 2),
+    ("PostgreSQL: over a raw COPY, bytea", "sql_ratio_copy", 2),
+    ("PostgreSQL: over a raw COPY whose rows are kept, bytea", "sql_ratio_copy_kept", 2),
+    ("PostgreSQL: over a raw COPY, float4[]", "sql_ratio_copy_array", 2),
+    ("PostgreSQL: over a query a sample, 1 ms a trip", "sql_speedup", 0),
+    ("S3: first epoch over the best client", "s3_ratio_best_client", 2),
+    ("S3: second epoch over the disk", "s3_second_epoch_ratio_disk", 2),
+)
+
+
+def page(results: Sequence[Result]) -> str:
+    """The benchmark's page in Markdown."""
+    return "\n".join([_INTRODUCTION, *(_section(result) for result in results)])
+
+
+def _section(result: Result) -> str:
+    figures = result.figures
+    parts = [f"## {result.hardware}, {result.date}\n"]
+    if figures.get("size_percent", 100) < 100:
+        share = f"{figures['size_percent']:.0f}%"
+        parts.append(f"Measured on {share} of the sets, to see that it works: the figures mean nothing.\n")
+    rows = [[label, number(figures, key, digits)] for label, key, digits in _RATIOS if key in figures]
+    if rows:
+        parts.append(table(["ours over the other's", "ratio"], rows))
+    for title, key, lines in _SECTIONS:
+        rows = [
+            [label, number(figures, key + ends, digits)]
+            for label, ends, digits in lines
+            if key + ends in figures
+        ]
+        digits = lines[0][2]
+        peers = [name.removeprefix(f"{key}_peer_") for name in figures if _is_peer(name, key)]
+        rows += [[name, number(figures, f"{key}_peer_{name}", digits)] for name in peers]
+        if rows:
+            parts += [f"### {title}\n", table(["", title.rpartition(", ")[2]], rows)]
+    parts += [
+        f"{run['kind']} ({run['part']}) was left out: {run['why']}.\n"
+        for run in result.runs
+        if run["how"] == "skipped"
+    ]
+    return "\n".join([*parts, origin(result) + "\n"])
+
+
+def _is_peer(name: str, key: str) -> bool:
+    return name.startswith(f"{key}_peer_") and not name.endswith(("_low", "_high"))

@@ -1,0 +1,128 @@
+"""Stoker's own ways of reading, as `loops/feed_peers/turn.py` measures them beside the peers'."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stoker.feed import Feed
+from stoker.feed.sources.base import Indices, Source
+from stoker.feed.sources.npy import NpySource
+from stoker.feed.sources.objects import Store
+from stoker.feed.tiers.disk import DiskTier
+
+Epoch = Callable[[], Iterable[Any]]
+
+
+def open_epochs(*, way: str, batch: int, **plan: Any) -> Epoch:
+    """One of the functions below; what is kept on disk is full after the first epoch."""
+    ways: dict[str, Callable[..., Epoch]] = {
+        "feed": feed,
+        "tier": tier,
+        "ram": ram,
+        "s3": s3,
+        "s3_caching": s3_caching,
+        "s3_second": s3_second,
+    }
+    return ways[way](batch=batch, **plan)
+
+
+def feed(*, data: str, work: str, batch: int) -> Epoch:
+    """As a user would: a feed over the source, with a cache on disk under it."""
+    loader = _feed(rows(data), batch, cache=Path(work) / "feed")
+    return lambda: _pairs(loader)
+
+
+def tier(*, data: str, work: str, batch: int) -> Epoch:
+    """The disk tier alone, asked for one batch after the other."""
+    cache = DiskTier(rows(data), Path(work) / "tier", cap_bytes=1 << 40)
+    cache.fill()
+
+    def epoch() -> Iterator[Any]:
+        order = np.random.default_rng().permutation(len(cache))
+        return _pairs(cache.read(order[at : at + batch]) for at in range(0, len(order), batch))
+
+    return epoch
+
+
+def ram(*, data: str, batch: int) -> Epoch:
+    """A feed that holds the samples in memory."""
+    loader = Feed(rows(data), batch_size=batch, shuffle=True, tier="ram", device="cpu")
+    return lambda: _pairs(loader)
+
+
+def s3(*, batch: int, objects: int, url: str, options: Mapping[str, Any]) -> Epoch:
+    """A feed over objects, nothing kept."""
+    loader = _feed(Objects(url, objects, options), batch, cache=None)
+    return lambda: _pairs(loader)
+
+
+def s3_caching(*, batch: int, objects: int, url: str, options: Mapping[str, Any], work: str) -> Epoch:
+    """The first epoch over objects: every one is read from the store and written to a cache on disk."""
+    source = Objects(url, objects, options)
+
+    def epoch() -> Iterator[Any]:
+        folder = Path(work) / "s3_first"
+        shutil.rmtree(folder, ignore_errors=True)
+        return _pairs(_feed(source, batch, cache=folder))
+
+    return epoch
+
+
+def s3_second(*, batch: int, objects: int, url: str, options: Mapping[str, Any], work: str) -> Epoch:
+    """Every later epoch: from the cache on disk that the first has filled."""
+    source = Objects(url, objects, options)
+    loader = _feed(source, batch, cache=Path(tempfile.mkdtemp(dir=work)))
+    for _ in loader:
+        pass
+    source.gone = True
+    return lambda: _pairs(loader)
+
+
+class Objects(Source):
+    """Objects of one size in a store, by their numbers, a batch at a time."""
+
+    def __init__(self, url: str, objects: int, options: Mapping[str, Any]) -> None:
+        self.store = Store(url, options=options)
+        self.objects = objects
+        self.gone = False
+
+    def __len__(self) -> int:
+        return self.objects
+
+    def read(self, indices: Indices) -> Any:
+        """Their bytes as rows; the label is the number."""
+        if self.gone:
+            raise RuntimeError(f"{len(indices)} objects were to come from the cache, and were not there")
+        found = self.store.get_many([key_of(number) for number in indices.tolist()])
+        batch = torch.empty((len(found), len(found[0])), dtype=torch.uint8)
+        for row, data in zip(batch.numpy(), found, strict=True):
+            row[:] = np.frombuffer(data, np.uint8)
+        return {"data": batch, "labels": torch.from_numpy(indices.copy())}
+
+    def fingerprint(self) -> str:
+        """Of what they were made."""
+        return f"objects {self.store.url} {self.objects}"
+
+
+def key_of(number: int) -> str:
+    """What an object is called."""
+    return f"{number:06d}"
+
+
+def rows(data: str) -> NpySource:
+    """The set that every loader reads."""
+    return NpySource(data, "rows.npy", metadata="labels.npy")
+
+
+def _feed(source: Source, batch: int, *, cache: Path | None) -> Feed:
+    return Feed(source, batch_size=batch, shuffle=True, tier="source", cache=cache, device="cpu")
+
+
+def _pairs(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch["data"], batch["labels"]

@@ -1,0 +1,56 @@
+"""torch's DataLoader over `.npy` files: one a sample, or one large one that is memory-mapped.
+
+`files` and `memmap` read sample by sample and leave batches to default_collate; `gather` reads a batch from
+the map by one index, which is as far as a DataLoader can be tuned for such data.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+
+
+class Files(Dataset[Any]):
+    """A file a sample."""
+
+    def __init__(self, data: Path) -> None:
+        self.labels = np.load(data / "labels.npy")
+        self.names = [str(data / "files" / f"{number:06d}.npy") for number in range(len(self.labels))]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.load(self.names[index])), self.labels[index]
+
+
+class Map(Dataset[Any]):
+    """One file, mapped; an index may be a list of them."""
+
+    def __init__(self, data: Path) -> None:
+        self.labels = np.load(data / "labels.npy")
+        self.rows = np.load(data / "rows.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list):
+            return torch.from_numpy(self.rows[index]), torch.from_numpy(self.labels[index])
+        return torch.from_numpy(self.rows[index]), self.labels[index]
+
+
+def open_epochs(*, data: str, batch: int, way: str, workers: int) -> Callable[[], DataLoader[Any]]:
+    """A loader that keeps its workers."""
+    dataset: Any = Files(Path(data)) if way == "files" else Map(Path(data))
+    kept: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader: DataLoader[Any]
+    if way == "gather":
+        batches = BatchSampler(RandomSampler(dataset), batch, drop_last=False)
+        loader = DataLoader(dataset, batch_size=None, sampler=batches, **kept)
+    else:
+        loader = DataLoader(dataset, batch_size=batch, shuffle=True, **kept)
+    return lambda: loader
