@@ -274,7 +274,14 @@ class Feed(DataLoader[Any]):
         return Threads(source, threads=self._ahead, ahead=self._ahead)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_holding": None}
+        own = {
+            name: value for name, value in self.__dict__.items() if name not in ("sampler", "batch_sampler")
+        }
+        return {**own, "_holding": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.sampler, self.batch_sampler = SplitSampler(self), BatchSampler(self)
 
     def __repr__(self) -> str:
         return f"Feed({self._source!r}, batch_size={self.batch_size}, device={str(self.device)!r})"

@@ -6,6 +6,7 @@ first batch comes as soon as from a DataLoader, and nothing is read twice.
 
 import errno
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -221,14 +222,7 @@ class Holding:
     def _read(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Any]]:
         """Some samples are not held: read those ahead, keep them, and make the batch of what is held then."""
         asked: deque[tuple[Shard, Indices]] = deque()
-
-        def wanted() -> Iterator[Indices]:
-            for shard in shards:
-                missing = self._missing(shard.samples)
-                asked.append((shard, missing))
-                yield missing
-
-        for read in self._prefetch.read(wanted()):
+        for read in self._prefetch.read(_wanted(weakref.WeakMethod(self._missing), shards, asked)):
             shard, missing = asked.popleft()
             yield shard, self._to_device(self._batch_of(shard, missing, read))
             self._move_up()
@@ -277,6 +271,21 @@ class Holding:
             lambda leaf: leaf.to(self._device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf,
             batch,
         )
+
+
+def _wanted(
+    missing: "weakref.WeakMethod[Callable[[Indices], Indices]]",
+    shards: Iterable[Shard],
+    asked: deque[tuple[Shard, Indices]],
+) -> Iterator[Indices]:
+    """What is to be read for each shard. The reader keeps this, so it must not keep the reader's owner."""
+    for shard in shards:
+        find = missing()
+        if find is None:
+            return
+        asked.append((shard, find(shard.samples)))
+        del find
+        yield asked[-1][1]
 
 
 def _close(rows: Rows | None, bus: Bus | None) -> None:

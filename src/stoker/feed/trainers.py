@@ -6,6 +6,7 @@ batches of an epoch, and ask the loader in use whether this batch is its last. N
 """
 
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,11 @@ class SplitSampler(DistributedSampler[Any]):
     """Says that a feed is split among the ranks already, and which samples are this one's."""
 
     def __init__(self, feed: "Feed") -> None:
-        self._feed = feed
+        self._refer = weakref.ref(feed)
+
+    @property
+    def _feed(self) -> "Feed":
+        return _alive(self._refer)
 
     def __iter__(self) -> Iterator[int]:
         return (sample for shard in _shards(self._feed) for sample in shard.samples.tolist())
@@ -50,7 +55,11 @@ class BatchSampler(Sampler[list[int]]):
                 "the order of a feed cannot be replaced. To Trainer.predict give the batches, "
                 "(batch for batch in feed), unshuffled; instead of overfit_batches give the feed a limit="
             )
-        self._feed = feed
+        self._refer = weakref.ref(feed)
+
+    @property
+    def _feed(self) -> "Feed":
+        return _alive(self._refer)
 
     @property
     def batch_size(self) -> int | None:
@@ -101,6 +110,14 @@ def told_to_accelerate(feed: "Feed") -> Iterator[None]:
         yield
     finally:
         gradients._remove_dataloader(feed)
+
+
+def _alive(refer: "weakref.ref[Feed]") -> "Feed":
+    """The feed. Its samplers do not keep it: its workers would not end before the next collection."""
+    feed = refer()
+    if feed is None:
+        raise UsageError("the feed of this sampler is gone: keep the feed while its sampler is in use")
+    return feed
 
 
 def _shards(feed: "Feed") -> Iterator[Shard]:
