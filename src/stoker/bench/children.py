@@ -19,6 +19,7 @@ import psutil
 from stoker.errors import BenchFailed
 
 _TAIL = 2000
+_GRACE_S = 10.0
 
 
 def say(text: str) -> None:
@@ -117,12 +118,16 @@ class StayingChild:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End it: it is asked to, by the end of its stdin, and killed where it does not."""
+        pipes = (self._child.stdin, self._child.stdout)
+        assert pipes[0] is not None and pipes[1] is not None
+        with contextlib.suppress(BrokenPipeError):
+            pipes[0].close()
+        # Killed at once, workers and libraries would leave their shared memory behind.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_GRACE_S)
         _end(self._child)
-        for pipe in (self._child.stdin, self._child.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+        pipes[1].close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,7 @@
 """LitData over chunks in its own format on this disk, with its own shuffle and loader."""
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,10 @@ import torch
 def open_epochs(*, data: str, work: str, batch: int, workers: int) -> Callable[[], Iterable[Any]]:
     """A loader that keeps its workers."""
     folder = Path(work) / "litdata"
+    for name in ("DATA_OPTIMIZER_CACHE_FOLDER", "DATA_OPTIMIZER_DATA_CACHE_FOLDER"):
+        os.environ[name] = tempfile.mkdtemp(
+            dir=work
+        )  # which it would leave in the folder for temporary files
     if not folder.exists():
         count = len(np.load(Path(data) / "labels.npy"))
         litdata.optimize(

@@ -1,6 +1,9 @@
 """MosaicML Streaming over shards in its own format on this disk, with its own shuffle."""
 
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -33,8 +36,10 @@ def open_epochs(*, data: str, work: str, batch: int, workers: int) -> Callable[[
     folder = Path(work) / "mosaic"
     if not folder.exists():
         _write(Path(data), folder)
-    streaming.base.util.clean_stale_shared_memory()
-    dataset = streaming.StreamingDataset(local=str(folder), shuffle=True, batch_size=batch)
+    # Two processes that are not one job may not use the same folder: links to the same files.
+    own = Path(tempfile.mkdtemp(dir=work)) / "mosaic"
+    shutil.copytree(folder, own, copy_function=os.link)
+    dataset = streaming.StreamingDataset(local=str(own), shuffle=True, batch_size=batch)
     loader: DataLoader[Any] = DataLoader(
         dataset, batch_size=batch, num_workers=workers, persistent_workers=workers > 0
     )
