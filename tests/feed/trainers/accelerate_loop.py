@@ -3,7 +3,7 @@
 import torch
 from accelerate import Accelerator
 
-from feed.trainers.told import EPOCHS, SAVED_AT, STEPS, Net, checkpoint, kept, make_feed, tell, tell_fact
+from feed.trainers.told import EPOCHS, SAVED_AT, STEPS, Net, checkpoint, end, kept, make_feed, tell, tell_fact
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
 
@@ -42,3 +42,4 @@ accelerator.wait_for_everyone()
 train("resumed", SAVED_AT)
 train("resumed by skipping", SAVED_AT, skipping=True)
 accelerator.end_training()
+end()

@@ -13,6 +13,7 @@ from feed.trainers.told import (
     WORLD,
     Net,
     checkpoint,
+    end,
     kept,
     make_feed,
     tell,
@@ -47,3 +48,4 @@ def train(training: str, start: int = 0) -> None:
 
 train("whole")
 train("resumed", SAVED_AT)
+end()

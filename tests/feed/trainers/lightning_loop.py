@@ -13,6 +13,7 @@ from feed.trainers.told import (
     WORLD,
     Net,
     checkpoint,
+    end,
     kept,
     make_feed,
     tell,
@@ -82,3 +83,4 @@ if RANK == 0:
     saved = torch.load(kept("lightning.ckpt"), weights_only=True)
     tell_fact("states kept", len(saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]))
 make_trainer().fit(ModelWithFeed("resumed"), ckpt_path=checkpoint("lightning.ckpt"), weights_only=True)
+end()

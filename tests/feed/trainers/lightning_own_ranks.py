@@ -1,5 +1,6 @@
 """Ranks that Lightning starts by itself: `ddp` runs the script again, `ddp_spawn` pickles the feed."""
 
+import atexit
 import sys
 from typing import Any
 
@@ -7,7 +8,7 @@ import lightning.pytorch as lightning
 import torch
 import torch.distributed as dist
 
-from feed.trainers.told import EPOCHS, Net, make_feed, tell
+from feed.trainers.told import EPOCHS, Net, end, make_feed, tell
 from stoker import Feed
 
 
@@ -21,6 +22,9 @@ class Model(lightning.LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         tell("whole", self.current_epoch, batch, dist.get_rank())
         return self.net(**batch)[0]
+
+    def on_train_end(self) -> None:
+        atexit.register(end)  # also in ranks that end elsewhere
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -42,3 +46,4 @@ def fit(feed: Feed, strategy: str) -> None:
 
 if __name__ == "__main__":
     fit(make_feed(), sys.argv[2])
+    end()

@@ -5,7 +5,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from feed.trainers.told import EPOCHS, RANK, SAVED_AT, STEPS, WORLD, Net, checkpoint, kept, make_feed, tell
+from feed.trainers.told import (
+    EPOCHS,
+    RANK,
+    SAVED_AT,
+    STEPS,
+    WORLD,
+    Net,
+    checkpoint,
+    end,
+    kept,
+    make_feed,
+    tell,
+)
 
 
 def train(training: str, start: int = 0) -> None:
@@ -35,3 +47,4 @@ if WORLD > 1:
 train("resumed", SAVED_AT)
 if WORLD > 1:
     dist.destroy_process_group()
+end()

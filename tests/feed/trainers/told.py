@@ -5,6 +5,7 @@ middle of the second; then it begins again with all things new, from that checkp
 trains what is left ("resumed"). Every rank writes the numbers that it was handed.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -77,3 +78,17 @@ def tell_fact(name: str, value: Any) -> None:
     if RANK == 0:
         with kept("facts.jsonl").open("a") as file:
             file.write(json.dumps({name: value}) + "\n")
+
+
+def end() -> None:
+    """Leave without the interpreter's own end, in which a thread of gloo's may abort the process.
+
+    It may still hold a tensor then, and wants the interpreter to let go of it. 2 of 30 runs of a plain
+    DataLoader under DistributedDataParallel ended so, with their process group destroyed. Nothing of the
+    feed's is passed over: what is to be done at exit is done.
+    """
+    atexit.unregister(end)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

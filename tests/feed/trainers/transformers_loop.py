@@ -13,6 +13,7 @@ from feed.trainers.told import (
     WORLD,
     Net,
     checkpoint,
+    end,
     kept,
     make_feed,
     tell,
@@ -74,3 +75,4 @@ tell_fact("evaluated", evaluated)
 saved = checkpoint("transformers")
 make_trainer("resumed").train(resume_from_checkpoint=str(saved / f"checkpoint-{SAVED_AT}"))
 make_trainer("resumed at the epoch's end").train(resume_from_checkpoint=str(saved / f"checkpoint-{STEPS}"))
+end()
