@@ -1,5 +1,6 @@
 """Notes become steps: what was begun, ended, left open, drawn elsewhere. No clock, no training."""
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -178,12 +179,118 @@ def test_a_pause_is_nobodys_time() -> None:
     assert round(script.reader.paused * 1e3) == 935
 
 
-def test_notes_taken_while_reading_are_read_next_time() -> None:
-    """Many more notes than one bite, in two readings."""
+def test_an_optimizer_may_ask_for_gradients_in_its_step() -> None:
+    """As those do that take second derivatives: its step is one update still, and a backward inside it."""
+    script = Script()
+    script.at(0, n.UPDATE_BEGINS)
+    script.at(2, n.BACKWARD_BEGINS)
+    script.at(6, n.PHASE_ENDS, n.BACKWARD_BEGINS)
+    script.at(9, n.UPDATE_ENDS, 1)
+    (step,) = script.steps()
+    assert (milliseconds(step)["update"], milliseconds(step)["backward"]) == (5, 4)
+
+
+def test_an_optimizer_may_call_the_model_in_its_step() -> None:
+    """By a closure that was not seen as one: the update ends where it ends, also inside a scaler's."""
+    script = Script()
+    for start in (0, 20):
+        script.at(start, n.UPDATE_BEGINS)
+        script.at(start, n.UPDATE_BEGINS)
+        script.at(start + 2, n.FORWARD_BEGINS)
+        script.at(start + 6, n.PHASE_ENDS, n.FORWARD_BEGINS)
+        script.at(start + 9, n.UPDATE_ENDS, 1)
+        script.at(start + 10, n.UPDATE_ENDS, 1)
+    steps = script.steps()
+    assert [milliseconds(step)["forward"] for step in steps] == [4, 4]
+    assert round(steps[1].seconds * 1e3) == 20
+
+
+def test_what_another_thread_had_open_is_dropped_when_the_loop_moves() -> None:
+    """The main thread stands in a wait while the loop turns out to run elsewhere."""
+    script = Script()
+    script.at(0, n.WAIT_BEGINS)
+    script.at(10, n.LOOP_BEGINS, True)
+    script.at(14, n.UPDATE_BEGINS)
+    script.at(15, n.UPDATE_ENDS, 1)
+    (step,) = script.steps()
+    assert (milliseconds(step)["wait"], milliseconds(step)["other"], milliseconds(step)["update"]) == (
+        0,
+        4,
+        1,
+    )
+
+
+def test_evaluating_alone_keeps_nothing() -> None:
+    """A run that goes on to inference for days holds no more for it."""
     script = Script()
     for number in range(100):
-        script.step(65 * number)
-    assert len(script.steps()) == 100
-    script.step(6500)
-    assert len(script.steps()) == 101
-    assert not script.notes
+        script.at(number, n.EVALUATION_DRAW_BEGINS, script.loader)
+        script.at(number + 1, n.DRAW_ENDS, 8)
+    script.reader.read()
+    assert script.reader._draws == []
+    script.at(200, n.UPDATE_BEGINS)
+    script.at(201, n.UPDATE_ENDS, 1)
+    (step,) = script.steps()
+    assert milliseconds(step)["other"] == 200
+
+
+def test_the_devices_marks_go_with_their_own_draws() -> None:
+    """An evaluation's draw between a pause and a step is no wait, on the device's clock either."""
+
+    class At:
+        """An event at a millisecond."""
+
+        def __init__(self, ms: int) -> None:
+            self.ms = ms
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, end_event: "At") -> float:
+            return end_event.ms - self.ms
+
+    script = Script()
+
+    def at(ms: int, what: int, more: Any = None) -> None:
+        script.notes.extend((what, ms * MS, At(ms), more))
+
+    at(0, n.DEVICE_FOUND, None)
+    at(0, n.DRAW_BEGINS, script.loader)
+    at(10, n.DRAW_ENDS, 8)
+    at(20, n.PAUSE_ENDS)
+    at(20, n.EVALUATION_DRAW_BEGINS, script.reader.loaders.of(object))
+    at(60, n.DRAW_ENDS, 8)
+    at(60, n.BACKWARD_BEGINS)
+    at(70, n.PHASE_ENDS, n.BACKWARD_BEGINS)
+    at(70, n.UPDATE_BEGINS)
+    at(71, n.UPDATE_ENDS, 1)
+    (step,) = script.steps()
+    assert step.device is not None
+    assert (milliseconds(step)["wait"], milliseconds(step)["other"]) == (0, 40)
+
+
+def test_notes_taken_while_reading_are_read_too() -> None:
+    """One thread takes notes while another reads a few at a time: none is lost, none comes twice."""
+    script = Script()
+
+    def take() -> None:
+        for number in range(5000):
+            script.step(65 * number)
+
+    taken = threading.Thread(target=take)
+    taken.start()
+    while taken.is_alive() or script.notes:
+        script.reader.read(3)
+    taken.join()
+    steps = script.steps()
+    assert len(steps) == 5000
+    assert all(milliseconds(step) == PLAIN for step in steps)
+
+
+def test_reading_some_says_whether_there_is_more() -> None:
+    """In bites."""
+    script = Script()
+    script.step(0)
+    assert script.reader.read(5)
+    assert not script.reader.read(5)
+    assert len(script.steps()) == 1

@@ -81,13 +81,15 @@ class Toggle:
         """One stretch: what it measured, and what the observer saw of it."""
         if kind == "bare":
             return {"kind": kind, **self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._bare)}
-        observer = self._session.observer
-        observer.reader.read()
-        before = observer.reader.updates
         with self._observing():
             measured = self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._observed)
-        observer.reader.read()
-        return {"kind": kind, **measured, "seen_steps": observer.reader.updates - before}
+        return {"kind": kind, **measured}
+
+    def seen_steps(self) -> int:
+        """Steps that the observer has seen so far."""
+        reader = self._session.observer.reader
+        reader.read()
+        return reader.updates
 
     @contextmanager
     def _observing(self) -> Iterator[None]:
@@ -174,6 +176,7 @@ def main() -> None:
             left = args.seconds - (time.monotonic() - began)
             share = left / sum(weights.values()) * weights.pop(name)
             alternate(toggle, name, plan, share, out)
+        out.write(json.dumps({"how": "seen", "steps": toggle.seen_steps()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,8 @@ def uninstall() -> None:
 def _forget() -> None:
     """A forked child is not the run."""
     global _active
+    if _active is not None:
+        _active.close()
     _active = None
     ReadingPickler.mailbox = None
 
@@ -296,13 +298,14 @@ def _observed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         # A step that the scaler skips for its gradients' sake is still where the loop's step ends.
-        if _active is None:
+        observer = _active
+        if observer is None:
             return original(self, optimizer, *args, **kwargs)
-        _active.before_step(optimizer, (optimizer,), {})
+        observer.before_step(optimizer, (optimizer,), {})
         try:
             return original(self, optimizer, *args, **kwargs)
         finally:
-            _active.after_step(optimizer)
+            observer.after_step(optimizer)
 
     return step
 
@@ -445,9 +448,16 @@ def _observed_replay(original: Callable[..., None]) -> Callable[..., None]:
 def _observed_capture_begin(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _active is not None:
-            _active.capture(self)
-        original(self, *args, **kwargs)
+        observer = _active
+        if observer is None:
+            original(self, *args, **kwargs)
+            return
+        observer.capture(self)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException:
+            observer.capture(None)
+            raise
 
     return capture_begin
 
@@ -455,8 +465,10 @@ def _observed_capture_begin(original: Callable[..., None]) -> Callable[..., None
 def _observed_capture_end(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def capture_end(self: Any) -> None:
-        original(self)
-        if _active is not None:
-            _active.capture(None)
+        try:
+            original(self)
+        finally:
+            if _active is not None:
+                _active.capture(None)
 
     return capture_end

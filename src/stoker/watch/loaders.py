@@ -47,18 +47,17 @@ class Loader:
         return self.fed >= self.evaluated
 
 
+@dataclass(slots=True, eq=False)
 class Draw:
     """One `next()` (or `iter()`) on a loader, and the time that it took the training thread."""
 
-    __slots__ = ("background", "fate", "forward_seen", "loader", "ns", "samples", "startup")
-
     loader: Loader
-    startup: bool
-    background: bool
-    ns: int
-    samples: int | None
-    fate: Fate
-    forward_seen: bool
+    startup: bool = False
+    background: bool = False
+    ns: int = 0
+    samples: int | None = None
+    fate: Fate = _OPEN
+    forward_seen: bool = False
 
     @property
     def waits(self) -> bool:
@@ -66,14 +65,6 @@ class Draw:
         if self.fate is _OPEN:
             return self.loader.trains
         return self.fate is _FED
-
-
-def begin(loader: Loader, *, startup: bool = False, background: bool = False) -> Draw:
-    """A draw whose fate is open. A function and not `__init__`, so that the hot path can do without it."""
-    draw = Draw()
-    draw.loader, draw.startup, draw.background = loader, startup, background
-    draw.ns, draw.samples, draw.fate, draw.forward_seen = 0, None, _OPEN, False
-    return draw
 
 
 class Loaders:
@@ -85,7 +76,6 @@ class Loaders:
         self.open: list[Draw] = []
         self.newest: Loader | None = None
         self.answered: Draw | None = None
-        self.in_background = False
 
     def of(self, source: Any) -> Loader:
         """The entry for a loader object, made when it is first seen."""
@@ -116,12 +106,12 @@ class Loaders:
         last = loader.last
         if last is not None and last.forward_seen and last.fate is _OPEN:
             self.settle_as_evaluated(last)  # back for more after a forward without a backward
-        draw = begin(loader, startup=loader.startup, background=background)
+        draw = Draw(loader, startup=loader.startup, background=background)
         if evaluating:
             draw.fate = Fate.EVALUATED
             loader.evaluated += 1
         if background:
-            loader.background = self.in_background = True
+            loader.background = True
         return draw
 
     def drawn(self, draw: Draw, samples: int | None) -> None:

@@ -33,7 +33,7 @@ WIDTH = 4
     GRAPH_BEGINS,
     GRAPH_ENDS,  # the id of the optimizer whose update was captured in it, or None
     PHASE_ENDS,  # which of the above it ends
-    LOOP_BEGINS,  # what came before was set-up
+    LOOP_BEGINS,  # whether on another thread than before; what came before was set-up
     STEP_MARKED,  # the loop itself says that a step has ended
     PAUSE_ENDS,  # what came since the last step is nobody's
     DEVICE_FOUND,

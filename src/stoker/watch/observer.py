@@ -42,6 +42,7 @@ from stoker.watch.notes import (
     UPDATE_BEGINS,
     UPDATE_ENDS,
     WAIT_BEGINS,
+    Note,
     Take,
 )
 from stoker.watch.reader import Reader
@@ -50,7 +51,7 @@ from stoker.watch.workers import Mailbox, Told
 
 get_ident = threading.get_ident
 _gradients = torch.is_grad_enabled
-# How often the roots are looked for at once, and how deep; how many forwards are asked for their device.
+# How often the roots are looked for at once, and how deep; in how many steps modules are asked for a device.
 _SEARCHES = 6
 # A gap between two phases that is shorter than this part of a step is not worth an event of its own, which
 # takes 3 to 5 us to record (H200, torch 2.11): the event before it serves for both of its ends, and what was
@@ -89,6 +90,8 @@ class Observer:
         self._descended = False
         self._roots_stale = False
         self._capturing: Any = None
+        # Held while events are asked or a capture begins: a question from another thread would spoil it.
+        self.asking = threading.Lock()
         self._graph_updates: dict[int, int] = {}
         self._device_looks = _SEARCHES if torch.cuda.is_available() else 0
         self._last_event: Event | None = None
@@ -139,14 +142,14 @@ class Observer:
     def end_draw(self, loader: Loader, samples: int | None, *, here: bool) -> None:
         """`next()` gave a batch of so many samples."""
         now = perf_counter_ns()
-        if here:
-            self.take((DRAW_ENDS, now, None if self.device is None else self.mark(now), samples))
-        else:
+        if not here:
             self.aside.append((now, DRAW_ENDS, loader, samples))
+        elif get_ident() == self.thread:
+            self.take((DRAW_ENDS, now, None if self.device is None else self.mark(now), samples))
 
     def end_without_batch(self, *, here: bool) -> None:
         """An `iter()` ended; or `next()` raised, at the epoch's end or for an error."""
-        if here:
+        if here and get_ident() == self.thread:
             now = perf_counter_ns()
             self.take((DRAW_FAILS, now, None if self.device is None else self.mark(now), None))
 
@@ -172,7 +175,9 @@ class Observer:
         return True
 
     def end(self, begun: int) -> None:
-        """What was begun with this note ends."""
+        """What was begun with this note ends, unless it is another thread by now that trains."""
+        if get_ident() != self.thread:
+            return
         now = perf_counter_ns()
         self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), begun))
 
@@ -274,7 +279,8 @@ class Observer:
             if self._updated:
                 return None
             self.thread = get_ident()  # the loop is not where the script began
-            self.restart()
+            self._begun = True
+            self.restart(moved=True)
         now = perf_counter_ns()
         self.take((UPDATE_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
         if len(args) == 1 and not kwargs:
@@ -301,6 +307,8 @@ class Observer:
         self._forward_seen = self._copied_beside = False
         if self.device is not None:
             self._set_gap(now)
+        elif self._device_looks:
+            self._device_looks -= 1
 
     def _set_gap(self, now: int) -> None:
         share = (now - self._updated_ns) // _GAP_SHARE
@@ -343,17 +351,22 @@ class Observer:
 
     def capture(self, graph: Any) -> None:
         """A CUDA graph's capture begins (or, with None, ends)."""
-        self._capturing = graph
+        with self.asking:
+            self._capturing = graph
         if self.device is not None:
             self.device.capturing = graph is not None
             self._last_event = None
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is being captured."""
+        return self._capturing is not None
 
     def mark_step(self) -> None:
         """The loop itself says that a step has ended (loops without an optimizer)."""
         now = perf_counter_ns()
         self.take((STEP_MARKED, now, None if self.device is None else self.mark(now), None))
         self._updated = True
-        self._set_gap(now)
 
     def end_pause(self) -> float:
         """What came since the last step is nobody's time; how long that was, in seconds."""
@@ -385,10 +398,16 @@ class Observer:
         self._roots_stale = self._descended = False
         self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
-    def restart(self) -> None:
-        """What came before is nobody's: the loop begins now."""
+    def restart(self, *, moved: bool = False) -> None:
+        """What came before is nobody's: the loop begins now, perhaps on another thread."""
         now = perf_counter_ns()
-        self.take((LOOP_BEGINS, now, None if self.device is None else self.mark(now), None))
+        self.take((LOOP_BEGINS, now, None if self.device is None else self.mark(now), moved))
+
+    def close(self) -> None:
+        """Nobody reads any more: take no notes, whoever may still call."""
+        self.take = _ignore
+        self.aside, self.told = deque(maxlen=0), deque(maxlen=0)
+        self.thread, self.device, self._updated = 0, None, True
 
     def _settle(self) -> None:
         """What the first draw or forward has to do, and one after the model was wrapped."""
@@ -412,10 +431,9 @@ class Observer:
             self.roots.descend()
 
     def _look_for_device(self, module: nn.Module) -> None:
-        """A model stays where it is once it trains: the question is asked of the first forwards alone."""
-        self._device_looks -= 1
+        """A model stays where it is once it trains: the question is asked in the first steps alone."""
         parameter = next(module.parameters(), None)
-        if parameter is not None and parameter.is_cuda:
+        if parameter is not None and parameter.is_cuda and not self.capturing:
             self.use_device(Device(parameter.device.index))
 
     def use_device(self, device: Device) -> None:
@@ -424,3 +442,7 @@ class Observer:
         self.device = device
         now = perf_counter_ns()
         self.take((DEVICE_FOUND, now, self.mark(now), device))
+
+
+def _ignore(note: Note) -> None:
+    pass

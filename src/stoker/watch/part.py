@@ -6,14 +6,15 @@ from typing import Any
 
 from stoker.watch.device import Device, Event
 from stoker.watch.loaders import Draw
-from stoker.watch.phases import DRAW, DRAWN, GRAPH, OTHER, PHASES, WAIT, Step
+from stoker.watch.phases import GRAPH, OTHER, PHASES, WAIT, Step
+from stoker.watch.timeline import Mark
 
 
 @dataclass(slots=True)
 class Part:
     """One part: nanoseconds by the host's clock, and the events that tell them by the device's.
 
-    `draws` are those that the training thread made, whether each waited for data, and for a loader's start.
+    A mark is a phase that ended, whether that was a loader starting, and the event there.
     """
 
     unix: float
@@ -22,8 +23,7 @@ class Part:
     totals: list[int]
     startup: int
     start: Event | None
-    marks: list[tuple[int, Event | None]]
-    draws: list[tuple[bool, bool]]
+    marks: list[tuple[int, bool, Event | None]]
     side_copies: list[tuple[Event, Event]]
 
 
@@ -32,16 +32,19 @@ def part_of(
     totals: list[int],
     draws: Sequence[Draw],
     start: Event | None,
-    marks: list[tuple[int, Event | None]],
+    marks: Sequence[Mark],
     side_copies: list[tuple[Event, Event]],
 ) -> Part:
     """Put a part together. Draws whose fate is open go with their loader's."""
-    part = Part(unix, None, None, totals, 0, start, marks, [], side_copies)
+    part = Part(unix, None, None, totals, 0, start, [], side_copies)
+    for phase, event in marks:
+        if isinstance(phase, Draw):
+            part.marks.append((WAIT if phase.waits else OTHER, phase.waits and phase.startup, event))
+        else:
+            part.marks.append((phase, False, event))
     for draw in draws:
         waits = draw.waits
         totals[WAIT if waits else OTHER] += draw.ns
-        if not draw.background:
-            part.draws.append((waits, waits and draw.startup))
         if not waits:
             continue
         if draw.startup:
@@ -56,7 +59,7 @@ def ready(parts: Sequence[Part]) -> bool:
     """Whether the device has passed the step's last mark; a step on the host is always ready."""
     for part in parts:
         if part.marks:
-            last = part.marks[-1][1]
+            last = part.marks[-1][2]
             if last is not None and not last.query():
                 return False
             if not all(end.query() for _, end in part.side_copies):
@@ -108,21 +111,16 @@ def _by_device(parts: Sequence[Part]) -> tuple[list[float], float, float] | None
     totals = [0.0] * (GRAPH + 1)
     startup = beside = 0.0
     for part in parts:
-        earlier, draw = part.start, 0
+        earlier = part.start
         if not part.marks:
             return None
-        for phase, event in part.marks:
+        for phase, starts, event in part.marks:
             if earlier is None or event is None:
                 return None
             if event is not earlier:
                 spent = earlier.elapsed_time(event) / 1e3
-                if phase < DRAW:
-                    totals[phase] += spent
-                else:
-                    waits, starts = part.draws[draw] if draw < len(part.draws) else (False, False)
-                    totals[WAIT if waits else OTHER] += spent
-                    startup += spent if starts else 0.0
-            draw += phase == DRAWN
+                totals[phase] += spent
+                startup += spent if starts else 0.0
             earlier = event
         beside += sum(begin.elapsed_time(end) for begin, end in part.side_copies) / 1e3
     return totals, startup, beside

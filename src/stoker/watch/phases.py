@@ -9,8 +9,8 @@ WAIT, COPY, FORWARD, BACKWARD, UPDATE, OTHER = range(6)
 # A replayed CUDA graph may hold forward, backward and update at once. Its time cannot be split
 # without events inside the graph, which is the user's; it is told apart and counted as `other`.
 GRAPH = 6
-# Standing in a loader: `wait` if the batch reaches a step, else `other`. DRAWN ends a draw.
-DRAW, DRAWN = 7, 8
+# Standing in a loader: `wait` if the batch reaches a step, else `other`.
+DRAW = 7
 
 
 class Step(NamedTuple):

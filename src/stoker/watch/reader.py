@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.watch.cycle import Cycle
 from stoker.watch.device import Device, Event
-from stoker.watch.loaders import Draw, Loader, Loaders, begin
+from stoker.watch.loaders import Draw, Fate, Loader, Loaders
 from stoker.watch.notes import (
     ANSWERED,
     BACKWARD_BEGINS,
@@ -40,7 +40,7 @@ from stoker.watch.notes import (
     WIDTH,
 )
 from stoker.watch.part import Part, part_of
-from stoker.watch.phases import BACKWARD, COPY, DRAW, DRAWN, FORWARD, GRAPH, OTHER, UPDATE, WAIT
+from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
 from stoker.watch.timeline import Timeline
 
 _COMPUTING = (FORWARD, BACKWARD)
@@ -53,6 +53,7 @@ class Reader:
         self.loaders = Loaders()
         self.done: deque[list[Part]] = deque()
         self.updates = 0
+        self.read_notes = 0
         self.paused = 0.0
         self.device: Device | None = None
         self._notes = notes
@@ -62,6 +63,7 @@ class Reader:
         self._drawing: list[Draw] = []
         self._draws: list[Draw] = []
         self._side_copies: list[tuple[Event, Event]] = []
+        self._given_up = 0
         self._lock = threading.RLock()
         self._unix_less_clock = 0.0
         by_note: dict[int, Callable[[int, Any, Any], None]] = {
@@ -98,6 +100,7 @@ class Reader:
             self._unix_less_clock = time.time() - time.perf_counter_ns() / 1e9
             taken = notes[:] if most is None else notes[: most * WIDTH]
             del notes[: len(taken)]
+            self.read_notes += len(taken) // WIDTH
             values = iter(taken)
             for what, now, event, more in zip(values, values, values, values, strict=True):
                 if aside and aside[0][0] <= now:
@@ -131,16 +134,17 @@ class Reader:
 
     def _iter_begins(self, now: int, event: Any, loader: Loader) -> None:
         self._new_epoch(loader)
-        self._drawing.append(begin(loader, startup=True))
-        self._enter(DRAW_BEGINS, DRAW, now, event)
+        self._draw(Draw(loader, startup=True), now, event)
 
     def _draw_begins(self, now: int, event: Any, loader: Loader) -> None:
-        self._drawing.append(self.loaders.draw(loader, background=False, evaluating=False))
-        self._enter(DRAW_BEGINS, DRAW, now, event)
+        self._draw(self.loaders.draw(loader, background=False, evaluating=False), now, event)
 
     def _evaluation_draw_begins(self, now: int, event: Any, loader: Loader) -> None:
-        self._drawing.append(self.loaders.draw(loader, background=False, evaluating=True))
+        self._draw(self.loaders.draw(loader, background=False, evaluating=True), now, event)
+
+    def _draw(self, draw: Draw, now: int, event: Any) -> None:
         self._enter(DRAW_BEGINS, DRAW, now, event)
+        self._drawing.append(draw)
 
     def _draw_ends(self, now: int, event: Any, samples: int | None) -> None:
         if self._drawing:
@@ -151,21 +155,25 @@ class Reader:
     def _draw_fails(self, now: int, event: Any, _: None) -> None:
         if not self._drawing:
             return
-        draw = self._drawing.pop()
-        if self._timeline.leave(DRAW_BEGINS, now, event, mark=DRAWN):
-            draw.ns = self._timeline.take(DRAW)
+        draw, timeline = self._drawing.pop(), self._timeline
+        if not timeline.leave(DRAW_BEGINS, now, event, mark=draw):
+            return
+        draw.ns = timeline.take(DRAW)
+        if draw.fate is Fate.EVALUATED:  # for good: a run may go on to evaluate alone, and never cut again
+            timeline.totals[OTHER] += draw.ns
+        else:
             self._draws.append(draw)
 
     def _wait_begins(self, now: int, event: Any, _: None) -> None:
         current = self._timeline.current
-        self._timeline.enter(WAIT_BEGINS, WAIT if current == OTHER else current, now, event)
+        self._inside(WAIT_BEGINS, WAIT if current == OTHER else current, now, event)
 
     # --- forward, backward, copies ---------------------------------------------------------------
 
     def _forward_begins(self, now: int, event: Any, _: None) -> None:
         current = self._timeline.current
         if current in _COMPUTING:  # a root inside another; recomputing in backward
-            self._timeline.enter(FORWARD_BEGINS, current, now, event)
+            self._inside(FORWARD_BEGINS, current, now, event)
             return
         self.loaders.forward()
         self._enter(FORWARD_BEGINS, FORWARD, now, event)
@@ -177,10 +185,10 @@ class Reader:
     def _backward_begins(self, now: int, event: Any, _: None) -> None:
         if self._timeline.current != BACKWARD:
             self.loaders.backward()
-        self._enter(BACKWARD_BEGINS, BACKWARD, now, event)
+        self._inside(BACKWARD_BEGINS, BACKWARD, now, event)
 
     def _copy_begins(self, now: int, event: Any, _: None) -> None:
-        self._timeline.enter(COPY_BEGINS, COPY, now, event)
+        self._inside(COPY_BEGINS, COPY, now, event)
 
     def _copy_was_none(self, now: int, event: Any, _: None) -> None:
         if self._timeline.begun == COPY_BEGINS:
@@ -194,29 +202,42 @@ class Reader:
         self._timeline.leave(begun, now, event)
 
     def _enter(self, begun: int, phase: int, now: int, event: Any) -> None:
-        """Begin what no optimizer does by itself: an update that is still open was left by an exception."""
+        """Begin a draw or forward. An update that is still open around it was left by an exception.
+
+        Or it has a closure that was not seen as one: then its end is still to come.
+        """
         timeline = self._timeline
         while timeline.begun == UPDATE_BEGINS:
             timeline.leave(UPDATE_BEGINS, now, event)
-        timeline.enter(begun, phase, now, event)
+            self._given_up += 1
+        self._inside(begun, phase, now, event)
+
+    def _inside(self, begun: int, phase: int, now: int, event: Any) -> None:
+        drawing = self._drawing[-1] if self._drawing else None
+        self._timeline.enter(begun, phase, now, event, inside=drawing)
 
     # --- updates ---------------------------------------------------------------------------------
 
     def _update_begins(self, now: int, event: Any, _: None) -> None:
-        self._timeline.enter(UPDATE_BEGINS, UPDATE, now, event)
+        self._given_up = 0
+        self._inside(UPDATE_BEGINS, UPDATE, now, event)
 
     def _update_ends(self, now: int, event: Any, optimizer: int | None) -> None:
         timeline = self._timeline
-        ended = timeline.leave(UPDATE_BEGINS, now, event) and not timeline.is_open(UPDATE_BEGINS)
-        if ended and optimizer is not None:
+        if not timeline.leave(UPDATE_BEGINS, now, event):
+            if not self._given_up:
+                return
+            self._given_up -= 1
+            timeline.book(now, event)
+        if optimizer is not None and not self._given_up and not timeline.is_open(UPDATE_BEGINS):
             self._cut(optimizer, now)
 
     def _closure_begins(self, now: int, event: Any, _: None) -> None:
-        self._timeline.enter(CLOSURE_BEGINS, OTHER, now, event)
+        self._inside(CLOSURE_BEGINS, OTHER, now, event)
 
     def _graph_begins(self, now: int, event: Any, _: None) -> None:
         current = self._timeline.current
-        self._timeline.enter(GRAPH_BEGINS, GRAPH if current == OTHER else current, now, event)
+        self._inside(GRAPH_BEGINS, GRAPH if current == OTHER else current, now, event)
 
     def _graph_ends(self, now: int, event: Any, optimizer: int | None) -> None:
         self._timeline.leave(GRAPH_BEGINS, now, event)
@@ -240,7 +261,10 @@ class Reader:
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def _loop_begins(self, now: int, event: Any, _: None) -> None:
+    def _loop_begins(self, now: int, event: Any, moved: bool) -> None:
+        if moved:
+            self._timeline.forget()
+            self._drawing, self._draws, self._side_copies = [], [], []
         self._timeline.restart(now, event)
 
     def _pause_ends(self, now: int, event: Any, _: None) -> None:

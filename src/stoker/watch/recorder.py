@@ -16,6 +16,7 @@ from stoker.watch.observer import Observer
 from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Batch
 from stoker.watch.record import Writer
+from stoker.watch.rehearsal import NOTES as _NOTES
 from stoker.watch.rehearsal import Rehearsal
 from stoker.watch.tally import Making, Tally
 from stoker.watch.workers import line_of
@@ -27,8 +28,8 @@ _SAMPLE_EVERY = 2
 _BITE = 1
 _BITE_PAUSE = 0.0005
 _MOST_PAUSES = 200
-# Notes of a plain step.
-_NOTES = 8
+# Seconds that the end of a run waits for the round under way.
+_PATIENCE = 10.0
 # Batches of a round that the summary's means are made of: parsing one takes 8 us, writing it 0.5.
 _LOOKED_AT = 8
 
@@ -63,7 +64,7 @@ class Recorder:
         self._pause = self._stop.wait if pause is None else pause
         self._thread = threading.Thread(target=self._run, name="stoker-recorder", daemon=True)
         self.cpu_seconds = 0.0
-        self.notes_us_per_step: float | None = None
+        self.note_us: float | None = None
         self.latest: dict[str, Any] = {}
         self.making: dict[int, Making] = {}
         self.failure: str | None = None
@@ -75,20 +76,26 @@ class Recorder:
     def stop(self) -> None:
         """End after a last round, with everything that can still be read."""
         self._stop.set()
-        self._thread.join(timeout=10)
-        if self.notes_us_per_step is None:  # over before the first round
+        self._thread.join(timeout=_PATIENCE)
+        if self._thread.is_alive():  # it may still write: nobody else does
+            self.failure = f"recording stopped: a round has not ended in {_PATIENCE:.0f} s"
+            return
+        if self.note_us is None:  # over before the first round
             rehearsal = Rehearsal()
             rehearsal.run()
-            self.notes_us_per_step = rehearsal.us_per_step
-        self._observer.reader.finish()
-        self.write_round(final=True)
+            self.note_us = rehearsal.note_us
+        try:
+            self._observer.reader.finish()
+            self.write_round(final=True)
+        except Exception as error:  # noqa: BLE001  # a device that has failed is the run's affair, not its end
+            self._fail(error)
 
     def _run(self) -> None:
         try:
             rehearsal = Rehearsal()
             while not self._pause(_INTERVAL):
                 rehearsal.run()
-                self.notes_us_per_step = rehearsal.us_per_step
+                self.note_us = rehearsal.note_us
                 self.write_round()
                 if not self._greeted:
                     self._greeted = True
@@ -96,7 +103,11 @@ class Recorder:
                 self.cpu_seconds = time.thread_time()
                 self._on_tick()
         except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
-            self.failure = f"recording stopped: {type(error).__name__}: {error}"
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = f"recording stopped: {type(error).__name__}: {error}"
+        self._observer.close()
 
     def write_round(self, *, final: bool = False) -> None:
         """Make lines of all that is ready, and read the counters where it is time."""
@@ -109,22 +120,29 @@ class Recorder:
         self._writer.flush()
 
     def _write_steps(self, *, final: bool) -> None:
-        reader = self._observer.reader
-        bite = max(_BITE, len(self._observer.notes) // WIDTH // _NOTES // _MOST_PAUSES)
+        reader, notes = self._observer.reader, self._observer.notes
+        until = time.monotonic() + _INTERVAL
         more = True
         while more:
+            bite = max(_BITE, len(notes) // WIDTH // _NOTES // _MOST_PAUSES)
             more = reader.read(None if final else bite * _NOTES)
-            done, device = reader.done, reader.device
-            if final and device is not None and done:
-                device.synchronize()
-            seen = bool(reader.loaders.all)
-            while done and ready(done[0]):
-                step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
-                self._steps += 1
-                self._tally.add(step)
-                self._writer.add("steps", step.to_line())
-            if more:
-                time.sleep(_BITE_PAUSE)
+            with self._observer.asking:
+                if not self._observer.capturing:
+                    self._write_done(final=final)
+            if more and (time.monotonic() > until or self._pause(_BITE_PAUSE)):
+                break  # the rest in the next round, which is flushed by then
+
+    def _write_done(self, *, final: bool) -> None:
+        reader = self._observer.reader
+        done, device = reader.done, reader.device
+        if final and device is not None and done:
+            device.synchronize()
+        seen = bool(reader.loaders.all)
+        while done and ready(done[0]):
+            step = step_of(done.popleft(), self._steps, loaders_seen=seen, device=device)
+            self._steps += 1
+            self._tally.add(step)
+            self._writer.add("steps", step.to_line())
 
     def _write_batches(self) -> None:
         told = self._observer.told

@@ -15,6 +15,8 @@ from stoker.watch.loaders import Loader
 from stoker.watch.observer import Observer
 
 _KEPT = 64
+# Notes of a plain step.
+NOTES = 8
 
 
 class Rehearsal:
@@ -42,9 +44,9 @@ class Rehearsal:
         observer.notes.clear()
 
     @property
-    def us_per_step(self) -> float | None:
-        """The median of the last rehearsals."""
-        return median(self._took) / 1e3 if self._took else None
+    def note_us(self) -> float | None:
+        """Microseconds a note, by the median of the last rehearsals."""
+        return median(self._took) / 1e3 / NOTES if self._took else None
 
 
 def _nothing() -> None:

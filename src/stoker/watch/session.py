@@ -93,6 +93,7 @@ class Session:
         self.finished = True
         hooks.uninstall()
         self.recorder.stop()
+        self.observer.close()
         self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)
         self.writer.close()
         if self._own_sampler:
@@ -102,12 +103,14 @@ class Session:
 
     def overhead(self) -> dict[str, Any]:
         """What observing cost this run, as measured in it."""
-        steps = self.observer.reader.updates
-        notes = self.recorder.notes_us_per_step
+        reader, note_us = self.observer.reader, self.recorder.note_us
+        steps = reader.updates
         wall = time.time() - self.started
-        events = self.observer.device_ns / 1e3 / steps if steps else 0.0
+        spent = None
+        if note_us is not None and steps:
+            spent = (note_us * reader.read_notes + self.observer.device_ns / 1e3) / steps
         return {
-            "hooks_us_per_step": None if notes is None or not steps else notes + events,
+            "hooks_us_per_step": spent,
             "recorder_cpu_share": self.recorder.cpu_seconds / wall if wall > 0 else None,
         }
 

@@ -4,16 +4,21 @@ The thread is always in one phase. `enter` begins another inside it, `leave` goe
 time since the last of them on the phase that ends. Pure: the times and events are the notes'.
 """
 
+from typing import TypeAlias
+
 from stoker.watch.device import Event
+from stoker.watch.loaders import Draw
 from stoker.watch.phases import DRAW, OTHER
+
+# A phase that ended, or the draw whose time it was, and the event there.
+Mark: TypeAlias = tuple[int | Draw, Event | None]
 
 
 class Timeline:
     """Exclusive time by phase, in nanoseconds, since the last `cut`.
 
     A phase is ended by what it was begun with, so that one that never ended (an exception on its way through
-    an optimizer) cannot swallow what comes after it. `marks` holds each phase that ended and the event there;
-    it stays empty without a device.
+    an optimizer) cannot swallow what comes after it. `marks` stays empty without a device.
     """
 
     __slots__ = ("_open", "begun", "current", "marks", "on_device", "since", "start", "totals")
@@ -23,7 +28,7 @@ class Timeline:
         self.begun: int | None = None
         self.since = 0
         self.totals = [0] * (DRAW + 1)
-        self.marks: list[tuple[int, Event | None]] = []
+        self.marks: list[Mark] = []
         self.start: Event | None = None
         self.on_device = False
         # What is suspended: what it was begun with, and its phase.
@@ -33,22 +38,21 @@ class Timeline:
         """Whether a phase begun with this has not ended."""
         return self.begun == begun or any(one == begun for one, _ in self._open)
 
-    def enter(self, begun: int, phase: int, now: int, event: Event | None) -> None:
-        """Begin a phase inside whatever runs now."""
+    def enter(
+        self, begun: int, phase: int, now: int, event: Event | None, *, inside: Draw | None = None
+    ) -> None:
+        """Begin a phase inside whatever runs now; `inside` is the draw, if that is one."""
         current = self.current
         self.totals[current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((current, event))
+            self.marks.append((current if inside is None or current != DRAW else inside, event))
         self._open.append((self.begun, current))
         self.begun = begun
         self.current = phase
 
-    def leave(self, begun: int, now: int, event: Event | None, *, mark: int | None = None) -> bool:
-        """End the innermost phase begun with this, and any left open inside it; False if there is none.
-
-        `mark` is what the device's mark says in place of the phase.
-        """
+    def leave(self, begun: int, now: int, event: Event | None, *, mark: Draw | None = None) -> bool:
+        """End the innermost phase begun with this, and any left open inside it; False if there is none."""
         if self.begun != begun:
             if not self.is_open(begun):
                 return False
@@ -78,7 +82,7 @@ class Timeline:
         spent, self.totals[phase] = self.totals[phase], 0
         return spent
 
-    def cut(self) -> tuple[list[int], list[tuple[int, Event | None]], Event | None]:
+    def cut(self) -> tuple[list[int], list[Mark], Event | None]:
         """Everything since the last cut: nanoseconds by phase, marks, and the event where they begin."""
         totals, self.totals = self.totals, [0] * (DRAW + 1)
         marks, self.marks = self.marks, []
@@ -88,7 +92,12 @@ class Timeline:
         return totals, marks, start
 
     def restart(self, now: int, event: Event | None) -> None:
-        """What was before is nobody's: the next stretch starts now."""
+        """What was before is nobody's: the next stretch starts now, inside whatever is open."""
         self.cut()
         self.since = now
         self.start = event
+
+    def forget(self) -> None:
+        """What is open was another thread's."""
+        self._open.clear()
+        self.begun, self.current = None, OTHER

@@ -29,7 +29,8 @@ class TrainerWatch(Watch):
         """Shares of the last steps and rates of the run, as a logger takes them; none that is not known."""
         session = self.session
         tally = session.tally
-        found: dict[str, float | None] = {f"stoker/{name}": tally.recent_shares()[name] for name in PHASES}
+        shares = tally.recent_shares()
+        found: dict[str, float | None] = {f"stoker/{name}": shares[name] for name in PHASES}
         found["stoker/sustained_steps_per_s"] = tally.sustained
         found["stoker/burst_steps_per_s"] = tally.burst
         found["stoker/samples_per_s"] = tally.samples_per_second

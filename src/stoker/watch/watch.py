@@ -12,6 +12,7 @@ with stoker.Watch(model=model, optimizer=optimizer) as watch:     # a loop witho
 
 import atexit
 import html
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,7 @@ class Watch:
         self._live = live
         self._session: Session | None = None
         self._owner = False
+        self._pid = 0
         self._leave_notebook: Callable[[], None] = lambda: None
 
     # --- life ---------------------------------------------------------------------------------------
@@ -79,6 +81,7 @@ class Watch:
                 _current.finish("interrupted", error="another Watch began")
             self._session = _current = Session(self._plan, view=LiveView() if self._live else None)
             self._owner = True
+            self._pid = os.getpid()
             self._session.start()
             self._leave_notebook = leave_out_pauses(self._session)
             atexit.register(self.close)
@@ -93,6 +96,8 @@ class Watch:
     def close(self, outcome: str = "done", error: str | None = None) -> None:
         """End the run and complete its record."""
         global _current
+        if self._owner and self._pid != os.getpid():
+            return  # a forked child leaves; the run is its parent's
         if self._owner and self._session is not None and not self._session.finished:
             self._leave_notebook()
             self._session.finish(outcome, error=error)
