@@ -22,7 +22,7 @@ StokerError
 ├── StageFailed                      staging ended with files missing
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
-├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them: the next tier is for them
+├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
