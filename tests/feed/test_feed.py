@@ -1,6 +1,7 @@
 """The feed: the same batches on every tier, world size and after every resume; the caller's own."""
 
 import gc
+import multiprocessing
 import pickle
 import threading
 from collections.abc import Iterator
@@ -199,13 +200,16 @@ def test_batches_are_the_callers_own(options: dict[str, Any], tier: str) -> None
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_feed_may_go_away_while_it_reads(options: dict[str, Any], workers: int) -> None:
     """Threads and processes end with it."""
-    before = {thread.name for thread in threading.enumerate()}
+    before = set(threading.enumerate())
     feed = Feed(Numbered(length=5000), tier="source", workers=workers, **options)
     batches = iter(feed)
     next(batches)
     del feed, batches
     gc.collect()
-    assert {thread.name for thread in threading.enumerate()} <= before | {"MainThread"}
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10)  # a queue's own thread ends when it has noticed
+    assert set(threading.enumerate()) <= before
+    assert multiprocessing.active_children() == []
 
 
 def test_a_loop_that_stops_early_begins_the_next_epoch_anew(options: dict[str, Any]) -> None:
