@@ -197,6 +197,7 @@ def test_what_cannot_be_measured_is_refused_at_once(options: Options, tmp_path: 
         run("feed", options, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_disk_part_measures_and_writes(tmp_path: Path) -> None:
     """The smallest real run, without peers' environments, gives the figures that are asked for and a page."""
     words = ["--part", "disk", "--seconds", "0", "--size", "1", "--no-peers", "--json"]
