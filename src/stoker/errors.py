@@ -13,7 +13,7 @@ StokerError
 │   ├── NotTransformable             a batch without the images that a transform is for
 │   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
 │   └── NotPermitted                 a file or folder that may not be read or written
-├── SourceChanged                    the data of a source changed while it was in use
+├── SourceChanged                    the data of a source changed, in use or since a state was taken
 ├── StoreError                       an object store did not do what was asked
 │   ├── StoreUnreachable             no usable answer from its endpoint, after all retries
 │   ├── AccessRefused                credentials missing, wrong, or without that right
@@ -85,7 +85,7 @@ class NotPermitted(UsageError):
 
 
 class SourceChanged(StokerError):
-    """The data of a source changed while it was in use."""
+    """The data of a source changed while it was in use, or since a state was taken of it."""
 
 
 class StoreError(StokerError):

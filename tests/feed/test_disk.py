@@ -42,6 +42,7 @@ def test_a_batch_is_the_callers_own(tmp_path: Path) -> None:
     for _ in range(2):
         tier.read(np.arange(20))["values"].fill_(-1)
     check_all(tier)
+    assert (tier.misses, tier.damaged) == (20, 0)
 
 
 def test_the_same_number_may_come_twice_in_a_batch(tmp_path: Path) -> None:

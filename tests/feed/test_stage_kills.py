@@ -110,6 +110,7 @@ def test_a_killed_run_leaves_no_partial_file_and_the_next_goes_on(
     chance = random.Random(7)
     for number in range(3):
         kill_and_go_on(source, tmp_path / str(number), duration, chance)
+        assert staged(tmp_path / str(number)) == SET
 
 
 @pytest.mark.slow

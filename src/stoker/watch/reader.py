@@ -10,35 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from stoker.watch import notes as n
 from stoker.watch.cycle import Cycle
 from stoker.watch.device import Device, Event
 from stoker.watch.loaders import Draw, Fate, Loader, Loaders
-from stoker.watch.notes import (
-    ANSWERED,
-    BACKWARD_BEGINS,
-    CLOSURE_BEGINS,
-    COPIED_BESIDE,
-    COPY_BEGINS,
-    COPY_WAS_NONE,
-    DEVICE_FOUND,
-    DRAW_BEGINS,
-    DRAW_ENDS,
-    DRAW_FAILS,
-    EVALUATION_DRAW_BEGINS,
-    FORWARD_BEGINS,
-    GRAPH_BEGINS,
-    GRAPH_ENDS,
-    ITER_BEGINS,
-    LOOP_BEGINS,
-    OPTIMIZERS_KNOWN,
-    PAUSE_ENDS,
-    PHASE_ENDS,
-    STEP_MARKED,
-    UPDATE_BEGINS,
-    UPDATE_ENDS,
-    WAIT_BEGINS,
-    WIDTH,
-)
 from stoker.watch.part import Part, part_of
 from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
 from stoker.watch.timeline import Timeline
@@ -67,29 +42,29 @@ class Reader:
         self._lock = threading.RLock()
         self._unix_less_clock = 0.0
         by_note: dict[int, Callable[[int, Any, Any], None]] = {
-            ITER_BEGINS: self._iter_begins,
-            DRAW_BEGINS: self._draw_begins,
-            EVALUATION_DRAW_BEGINS: self._evaluation_draw_begins,
-            DRAW_ENDS: self._draw_ends,
-            DRAW_FAILS: self._draw_fails,
-            FORWARD_BEGINS: self._forward_begins,
-            ANSWERED: self._answered,
-            BACKWARD_BEGINS: self._backward_begins,
-            UPDATE_BEGINS: self._update_begins,
-            UPDATE_ENDS: self._update_ends,
-            CLOSURE_BEGINS: self._closure_begins,
-            WAIT_BEGINS: self._wait_begins,
-            COPY_BEGINS: self._copy_begins,
-            COPY_WAS_NONE: self._copy_was_none,
-            COPIED_BESIDE: self._copied_beside,
-            GRAPH_BEGINS: self._graph_begins,
-            GRAPH_ENDS: self._graph_ends,
-            PHASE_ENDS: self._phase_ends,
-            LOOP_BEGINS: self._loop_begins,
-            STEP_MARKED: self._step_marked,
-            PAUSE_ENDS: self._pause_ends,
-            DEVICE_FOUND: self._device_found,
-            OPTIMIZERS_KNOWN: self._optimizers_known,
+            n.ITER_BEGINS: self._iter_begins,
+            n.DRAW_BEGINS: self._draw_begins,
+            n.EVALUATION_DRAW_BEGINS: self._evaluation_draw_begins,
+            n.DRAW_ENDS: self._draw_ends,
+            n.DRAW_FAILS: self._draw_fails,
+            n.FORWARD_BEGINS: self._forward_begins,
+            n.ANSWERED: self._answered,
+            n.BACKWARD_BEGINS: self._backward_begins,
+            n.UPDATE_BEGINS: self._update_begins,
+            n.UPDATE_ENDS: self._update_ends,
+            n.CLOSURE_BEGINS: self._closure_begins,
+            n.WAIT_BEGINS: self._wait_begins,
+            n.COPY_BEGINS: self._copy_begins,
+            n.COPY_WAS_NONE: self._copy_was_none,
+            n.COPIED_BESIDE: self._copied_beside,
+            n.GRAPH_BEGINS: self._graph_begins,
+            n.GRAPH_ENDS: self._graph_ends,
+            n.PHASE_ENDS: self._phase_ends,
+            n.LOOP_BEGINS: self._loop_begins,
+            n.STEP_MARKED: self._step_marked,
+            n.PAUSE_ENDS: self._pause_ends,
+            n.DEVICE_FOUND: self._device_found,
+            n.OPTIMIZERS_KNOWN: self._optimizers_known,
         }
         self._handlers = [by_note[what] for what in range(len(by_note))]
 
@@ -98,9 +73,9 @@ class Reader:
         notes, handle, aside = self._notes, self._handlers, self._aside
         with self._lock:
             self._unix_less_clock = time.time() - time.perf_counter_ns() / 1e9
-            taken = notes[:] if most is None else notes[: most * WIDTH]
+            taken = notes[:] if most is None else notes[: most * n.WIDTH]
             del notes[: len(taken)]
-            self.read_notes += len(taken) // WIDTH
+            self.read_notes += len(taken) // n.WIDTH
             values = iter(taken)
             for what, now, event, more in zip(values, values, values, values, strict=True):
                 if aside and aside[0][0] <= now:
@@ -118,7 +93,7 @@ class Reader:
         """What other threads drew until then."""
         while self._aside and self._aside[0][0] <= now:
             _, what, loader, samples = self._aside.popleft()
-            if what == ITER_BEGINS:
+            if what == n.ITER_BEGINS:
                 self._new_epoch(loader)
             else:
                 draw = self.loaders.draw(loader, background=True, evaluating=False)
@@ -143,7 +118,7 @@ class Reader:
         self._draw(self.loaders.draw(loader, background=False, evaluating=True), now, event)
 
     def _draw(self, draw: Draw, now: int, event: Any) -> None:
-        self._enter(DRAW_BEGINS, DRAW, now, event)
+        self._enter(n.DRAW_BEGINS, DRAW, now, event)
         self._drawing.append(draw)
 
     def _draw_ends(self, now: int, event: Any, samples: int | None) -> None:
@@ -156,7 +131,7 @@ class Reader:
         if not self._drawing:
             return
         draw, timeline = self._drawing.pop(), self._timeline
-        if not timeline.leave(DRAW_BEGINS, now, event, mark=draw):
+        if not timeline.leave(n.DRAW_BEGINS, now, event, mark=draw):
             return
         draw.ns = timeline.take(DRAW)
         if draw.fate is Fate.EVALUATED:  # for good: a run may go on to evaluate alone, and never cut again
@@ -166,17 +141,17 @@ class Reader:
 
     def _wait_begins(self, now: int, event: Any, _: None) -> None:
         current = self._timeline.current
-        self._inside(WAIT_BEGINS, WAIT if current == OTHER else current, now, event)
+        self._inside(n.WAIT_BEGINS, WAIT if current == OTHER else current, now, event)
 
     # --- forward, backward, copies ---------------------------------------------------------------
 
     def _forward_begins(self, now: int, event: Any, _: None) -> None:
         current = self._timeline.current
         if current in _COMPUTING:  # a root inside another; recomputing in backward
-            self._inside(FORWARD_BEGINS, current, now, event)
+            self._inside(n.FORWARD_BEGINS, current, now, event)
             return
         self.loaders.forward()
-        self._enter(FORWARD_BEGINS, FORWARD, now, event)
+        self._enter(n.FORWARD_BEGINS, FORWARD, now, event)
 
     def _answered(self, now: int, event: Any, _: None) -> None:
         if self._timeline.current not in _COMPUTING:
@@ -185,15 +160,15 @@ class Reader:
     def _backward_begins(self, now: int, event: Any, _: None) -> None:
         if self._timeline.current != BACKWARD:
             self.loaders.backward()
-        self._inside(BACKWARD_BEGINS, BACKWARD, now, event)
+        self._inside(n.BACKWARD_BEGINS, BACKWARD, now, event)
 
     def _copy_begins(self, now: int, event: Any, _: None) -> None:
-        self._inside(COPY_BEGINS, COPY, now, event)
+        self._inside(n.COPY_BEGINS, COPY, now, event)
 
     def _copy_was_none(self, now: int, event: Any, _: None) -> None:
-        if self._timeline.begun == COPY_BEGINS:
+        if self._timeline.begun == n.COPY_BEGINS:
             self._timeline.disown()
-        self._timeline.leave(COPY_BEGINS, now, event)
+        self._timeline.leave(n.COPY_BEGINS, now, event)
 
     def _copied_beside(self, now: int, event: Any, events: tuple[Event, Event]) -> None:
         self._side_copies.append(events)
@@ -207,8 +182,8 @@ class Reader:
         Or it has a closure that was not seen as one: then its end is still to come.
         """
         timeline = self._timeline
-        while timeline.begun == UPDATE_BEGINS:
-            timeline.leave(UPDATE_BEGINS, now, event)
+        while timeline.begun == n.UPDATE_BEGINS:
+            timeline.leave(n.UPDATE_BEGINS, now, event)
             self._given_up += 1
         self._inside(begun, phase, now, event)
 
@@ -220,27 +195,27 @@ class Reader:
 
     def _update_begins(self, now: int, event: Any, _: None) -> None:
         self._given_up = 0
-        self._inside(UPDATE_BEGINS, UPDATE, now, event)
+        self._inside(n.UPDATE_BEGINS, UPDATE, now, event)
 
     def _update_ends(self, now: int, event: Any, optimizer: int | None) -> None:
         timeline = self._timeline
-        if not timeline.leave(UPDATE_BEGINS, now, event):
+        if not timeline.leave(n.UPDATE_BEGINS, now, event):
             if not self._given_up:
                 return
             self._given_up -= 1
             timeline.book(now, event)
-        if optimizer is not None and not self._given_up and not timeline.is_open(UPDATE_BEGINS):
+        if optimizer is not None and not self._given_up and not timeline.is_open(n.UPDATE_BEGINS):
             self._cut(optimizer, now)
 
     def _closure_begins(self, now: int, event: Any, _: None) -> None:
-        self._inside(CLOSURE_BEGINS, OTHER, now, event)
+        self._inside(n.CLOSURE_BEGINS, OTHER, now, event)
 
     def _graph_begins(self, now: int, event: Any, _: None) -> None:
         current = self._timeline.current
-        self._inside(GRAPH_BEGINS, GRAPH if current == OTHER else current, now, event)
+        self._inside(n.GRAPH_BEGINS, GRAPH if current == OTHER else current, now, event)
 
     def _graph_ends(self, now: int, event: Any, optimizer: int | None) -> None:
-        self._timeline.leave(GRAPH_BEGINS, now, event)
+        self._timeline.leave(n.GRAPH_BEGINS, now, event)
         if optimizer is not None:
             self.loaders.backward()
             self._cut(optimizer, now)
