@@ -1,13 +1,14 @@
-"""What taking a step's notes costs here, measured beside the run.
+"""What taking a step's notes costs here at the least, measured beside the run.
 
-Clocks around every note would cost as much as the notes. So the recorder's thread takes the notes of one
-plain step itself, once a round: on the same machine, in the same load, and with code as cold as it is on the
-training thread. What calls the notes (the hooks around torch's functions) is not in it.
+Clocks around every note would cost as much as the notes. So the recorder's thread takes the notes of a plain
+step itself, once a round: twice to warm up, since after half a second's sleep they take it some 45 us, which
+no training thread pays (2 cores, torch 2.13), and then by the clock. What calls the notes (the hooks around
+torch's functions) is not in it, nor what they cost more among other work.
 """
 
 from collections import deque
 from statistics import median
-from time import perf_counter_ns
+from time import thread_time_ns
 
 from torch import nn
 
@@ -31,17 +32,22 @@ class Rehearsal:
         self._took: deque[int] = deque(maxlen=_KEPT)
 
     def run(self) -> None:
-        """Take one step's notes, and throw them away."""
+        """Take a step's notes, and throw them away."""
+        self._take_notes()
+        self._take_notes()
+        began = thread_time_ns()  # not the wait for the interpreter, which the training thread has
+        self._take_notes()
+        self._took.append(thread_time_ns() - began)
+        self._observer.notes.clear()
+
+    def _take_notes(self) -> None:
         observer = self._observer
-        began = perf_counter_ns()
         here = observer.begin_draw(self._loader)
         observer.end_draw(self._loader, 1, here=here)
         observer.timed_call(self._module, _nothing, (), {})
         observer.timed_backward(_nothing, (), {})
         observer.before_step(self, (self,), {})
         observer.after_step(self)
-        self._took.append(perf_counter_ns() - began)
-        observer.notes.clear()
 
     @property
     def note_us(self) -> float | None:
