@@ -1,16 +1,8 @@
-"""A process of few imports that forks children on demand, each of which fills a cache and may be killed.
-
-Forked, a child works at once; started, it would import torch for a second first, and moments drawn over the
-time of its writes would mostly miss them. One line of words a request, one line back:
-
-    start ROOT FLAGS MODE SEED    the child's pid
-    wait PID                      its exit code, negative for a signal
-"""
+"""What the children of test_disk_kill.py do: each fills a cache, and may be killed at it."""
 
 import mmap
 import os
 import struct
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +11,7 @@ import numpy as np
 import torch
 
 from feed.numbered import Numbered
+from feed.nursery import serve
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers import pack
 from stoker.feed.tiers.disk import DiskTier
@@ -42,10 +35,10 @@ class InMemory(Numbered):
         return {name: tensor[chosen] for name, tensor in self.made.items()}
 
 
-def make_source() -> InMemory:
-    """The source that all children share."""
-    source = InMemory(SAMPLES, numbers=NUMBERS)
-    source.made = Numbered(SAMPLES, numbers=NUMBERS).read(np.arange(SAMPLES))
+def make_source(samples: int = SAMPLES, numbers: int = NUMBERS, version: str = "a") -> InMemory:
+    """A source that all children share."""
+    source = InMemory(samples, numbers=numbers, version=version)
+    source.made = Numbered(samples, numbers=numbers, version=version).read(np.arange(samples))
     return source
 
 
@@ -70,8 +63,9 @@ def tell_writes(flags: mmap.mmap) -> None:
     os.pwrite = pwrite
 
 
-def work(source: InMemory, root: Path, flags: mmap.mmap, mode: str, seed: int) -> int:
-    """Fill the cache: by blocks, or as a shuffled first epoch does; then read all of it."""
+def work(source: InMemory, flags: mmap.mmap, words: list[str]) -> int:
+    """Fill the cache ROOT in a MODE, by blocks or as a shuffled epoch of SEED does; read all of it."""
+    root, mode, seed = Path(words[0]), words[1], int(words[2])
     tell_writes(flags)
     flags[STARTED] = 1
     tier = DiskTier(source, root, cap_bytes=10**9, reserve_bytes=1 << 20)
@@ -85,26 +79,6 @@ def work(source: InMemory, root: Path, flags: mmap.mmap, mode: str, seed: int) -
     return 0 if tier.complete and not tier.damaged else DAMAGED
 
 
-def main() -> None:
-    """Answer requests until there are no more."""
-    torch.set_num_threads(1)
-    source = make_source()
-    for line in sys.stdin:
-        verb, *words = line.split()
-        if verb == "wait":
-            answer = os.waitstatus_to_exitcode(os.waitpid(int(words[0]), 0)[1])
-        else:
-            with Path(words[1]).open("r+b") as file:
-                flags = mmap.mmap(file.fileno(), 0)
-            answer = os.fork()
-            if answer == 0:
-                code = 1
-                try:
-                    code = work(source, Path(words[0]), flags, words[2], int(words[3]))
-                finally:
-                    os._exit(code)
-        print(answer, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    everything = make_source()
+    serve(lambda flags, words: work(everything, flags, words))

@@ -1,0 +1,73 @@
+"""What a campaign of kills came to: a line to read, and with STOKER_KILLS=FILE one of JSON for the results.
+
+STOKER_KILLS=kills.jsonl pytest -m slow -s tests/feed -k a_hundred_kills
+PYTHONPATH=tests python -m feed.kill_campaign kills.jsonl benchmarks
+"""
+
+import json
+import os
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stoker.bench.result import Result, commit_here, versions_here, write_result
+
+COMMAND = "STOKER_KILLS=kills.jsonl pytest -m slow -s tests/feed -k a_hundred_kills"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """Kills of one kind of process.
+
+    `inside` of them fell into a write, after `resumed` of them the next start went on; samples (of a
+    staging: files) `lost` were not there in the end, `doubled` ones were there twice, `partial` ones were
+    read or named as whole and were not.
+    """
+
+    name: str
+    part: str
+    kills: int
+    inside: int
+    resumed: int
+    lost: int
+    doubled: int
+    partial: int
+    writes_s: dict[str, float]
+
+    def tell(self) -> None:
+        """Print it, and keep it where the environment says."""
+        print(
+            f"\n{self.name} {self.part}: {self.kills} kills, {self.inside} inside a write, "
+            f"{self.resumed} resumed, {self.lost} lost, {self.doubled} doubled, {self.partial} partial"
+        )
+        if kept := os.environ.get("STOKER_KILLS"):
+            with Path(kept).open("a") as file:
+                line = asdict(self) | {"commit": commit_here()}
+                file.write(json.dumps(line) + "\n")
+
+
+def collect(lines: list[dict[str, Any]]) -> Result:
+    """One result of all campaigns: their sums, and the parts as its runs."""
+    figures: dict[str, float] = defaultdict(int)
+    for line in lines:
+        for what in ("kills", "inside", "resumed", "lost", "doubled", "partial"):
+            figures[f"{line['name']}_{what}"] += line[what]
+    commits = sorted({str(line.pop("commit")) for line in lines})
+    machine = {"cores": str(os.cpu_count()), "ram": f"{psutil.virtual_memory().total / 2**30:.1f} GiB"}
+    return Result(
+        bench="kills",
+        hardware="cpu",
+        figures=dict(figures),
+        runs=[{"command": COMMAND}, *lines],
+        versions=versions_here(**machine),
+        commit=" ".join(commits),
+    )
+
+
+if __name__ == "__main__":
+    told = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    print(write_result(collect(told), Path(sys.argv[2])))
