@@ -1,6 +1,8 @@
 """Device time is booked on the phase that launched it, by a device that is not there."""
 
+import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from stoker.ward.fake_device import FakeDevice
 from stoker.watch import hooks
+from stoker.watch import notes as n
+from stoker.watch import observer as watched
+from stoker.watch.clock import DeviceClock
+from stoker.watch.device import IDLE
 from stoker.watch.observer import Observer
 from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Step
@@ -50,21 +56,39 @@ class LaunchSGD(torch.optim.SGD):
         return super().step(closure)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """What a loop does beside training: seconds of the loader's nap, and of work for the device.
+
+    The loader launches `inside` in its `next()`, the loop `before` the forward and `after` the update and, if
+    it reads its loss by `item`, after that.
+    """
+
+    nap: float = 0.0
+    item: bool = False
+    beside: bool = False
+    inside: float = 0.0
+    before: float = 0.0
+    after: float = 0.0
+
+
 class Naps(Dataset[torch.Tensor]):
-    def __init__(self, nap: float) -> None:
-        self.nap = nap
+    def __init__(self, loop: Loop, device: FakeDevice) -> None:
+        self.loop, self.device = loop, device
 
     def __len__(self) -> int:
         return 40
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(self.nap)
+        time.sleep(self.loop.nap)
+        if self.loop.inside:
+            self.device.launch(self.loop.inside)
         return torch.ones(4)
 
 
-def observe(nap: float, *, item: bool, beside: bool = False) -> tuple[list[Step], float]:
+def observe(loop: Loop, device: FakeDevice | None = None) -> tuple[list[Step], float]:
     """Train on the fake device; the steps as the recorder would resolve them, and how long one took."""
-    device = FakeDevice()
+    device = device or FakeDevice()
     observer = Observer()
     reader = observer.reader
     net = Net(device)
@@ -74,26 +98,40 @@ def observe(nap: float, *, item: bool, beside: bool = False) -> tuple[list[Step]
         optimizer = LaunchSGD(net.parameters(), lr=0.1)
         optimizer.device = device
         observer.use_device(device)  # type: ignore[arg-type]
-        for step, x in enumerate(DataLoader(Naps(nap), batch_size=1), 1):
-            if beside:  # a copy on a side stream, as a prefetcher makes
+        for step, x in enumerate(DataLoader(Naps(loop, device), batch_size=1), 1):
+            if loop.beside:  # a copy on a side stream, as a prefetcher makes
                 device.beside = True
                 observer.timed_copy(lambda: torch.empty(0, device="meta"), (), {})
                 device.beside = False
             optimizer.zero_grad()
+            if loop.before:
+                device.launch(loop.before)
             net(x).sum().backward()
             optimizer.step()
-            if item or step == WARM_UP:
+            if loop.item or step == WARM_UP:
                 device.synchronize()
             if step == WARM_UP:
                 began = time.perf_counter()
+            if loop.after:
+                device.launch(loop.after)
         device.synchronize()
         each = (time.perf_counter() - began) / (step - WARM_UP)
         reader.read()
         assert all(ready(parts) for parts in reader.done)
-        steps = [step_of(p, n, loaders_seen=True, device=device) for n, p in enumerate(reader.done)]  # type: ignore[arg-type]
+        steps = resolve(observer)
     finally:
         hooks.uninstall()
     return steps, each
+
+
+def resolve(observer: Observer) -> list[Step]:
+    """The steps as the recorder would resolve them."""
+    observer.reader.read()
+    clock = DeviceClock()
+    return [
+        step_of(parts, number, loaders_seen=True, device=observer.reader.device, clock=clock)
+        for number, parts in enumerate(observer.reader.done)
+    ]
 
 
 def shares(steps: list[Step]) -> dict[str, float]:
@@ -117,7 +155,7 @@ def shares(steps: list[Step]) -> dict[str, float]:
 )
 def test_the_wait_is_the_devices_idle_time(nap: float, item: bool, beside: bool) -> None:
     """With a sync the whole nap is idle; without one only what is left of it when the device has run dry."""
-    steps, each = observe(nap, item=item, beside=beside)
+    steps, each = observe(Loop(nap=nap, item=item, beside=beside))
     busy = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
     idle = each - sum(busy.values()) if item or nap > sum(busy.values()) else 0.0
     seen = shares(steps)
@@ -127,3 +165,159 @@ def test_the_wait_is_the_devices_idle_time(nap: float, item: bool, beside: bool)
     slept = max(0.0, nap if item else nap - sum(busy.values()))
     assert seen["wait"] >= slept / each - POINTS
     assert all(step.device is not None for step in steps[1:])
+
+
+@pytest.mark.parametrize("item", [True, False])
+def test_work_launched_between_update_and_draw_is_no_wait(item: bool) -> None:
+    """Metrics, an average of the weights: the device is busy while the loop stands in `next()`."""
+    after = 0.03
+    steps, each = observe(Loop(nap=0.012, item=item, after=after))
+    seen = shares(steps)
+    assert seen["wait"] == pytest.approx(0, abs=POINTS)
+    assert seen["other"] == pytest.approx(after / each, abs=POINTS)
+
+
+def test_work_that_a_loader_launches_is_its_own() -> None:
+    """It decodes on the device, say: the step waits for that too, and what was before is not moved."""
+    nap, inside = 0.008, 0.02
+    steps, each = observe(Loop(nap=nap, item=True, inside=inside))
+    seen = shares(steps)
+    assert seen["wait"] == pytest.approx((nap + inside) / each, abs=POINTS)
+    assert seen["other"] == pytest.approx(0, abs=POINTS)
+
+
+def test_work_launched_between_draw_and_forward_is_no_wait() -> None:
+    """Augmenting on the device."""
+    nap, before = 0.012, 0.02
+    steps, each = observe(Loop(nap=nap, item=True, before=before))
+    seen = shares(steps)
+    assert seen["wait"] == pytest.approx(nap / each, abs=POINTS)
+    assert seen["other"] == pytest.approx(before / each, abs=POINTS)
+
+
+def test_an_idle_device_is_asked_and_gets_no_events() -> None:
+    """A loop that reads its loss draws on an idle device: it records fewer events than one that does not."""
+    busy, idle = FakeDevice(), FakeDevice()
+    busy_steps, _ = observe(Loop(), busy)
+    idle_steps, _ = observe(Loop(item=True), idle)
+    assert len(busy_steps) == len(idle_steps)
+    assert idle.recorded < busy.recorded - len(idle_steps)
+
+
+def quiet_observer() -> tuple[Observer, FakeDevice]:
+    """An observer whose device has nothing to do, after a first reading of the clocks."""
+    observer, device = Observer(), FakeDevice()
+    observer.use_device(device)  # type: ignore[arg-type]
+    observer._gap_ns = 0  # no mark serves for another
+    observer.mark_idle(time.perf_counter_ns())
+    observer.notes.clear()
+    return observer, device
+
+
+def taken(observer: Observer) -> list[tuple[int, bool]]:
+    """What was noted, and whether without an event."""
+    return [(observer.notes[at], observer.notes[at + 2] is IDLE) for at in range(0, len(observer.notes), 4)]
+
+
+def nothing() -> None:
+    """What a hook was put around."""
+
+
+def test_a_step_ends_with_an_event_however_idle_the_device() -> None:
+    """So that no step's time rests on the host's clock, and phases sum to the step."""
+    observer, _ = quiet_observer()
+    loader = observer.loaders.of(observer)
+    optimizer = object()
+    observer._known.add(id(optimizer))
+    here = observer.begin_draw(loader)
+    observer.end_draw(loader, 1, here=here)
+    observer.timed_call(nn.Identity(), nothing, (), {})
+    observer.timed_backward(nothing, (), {})
+    observer.before_step(optimizer, (optimizer,), {})
+    observer.after_step(optimizer)
+    assert [note for note in taken(observer) if note[0] not in (n.LOOP_BEGINS, n.OPTIMIZERS_KNOWN)] == [
+        (n.DRAW_BEGINS, True),
+        (n.DRAW_ENDS, True),
+        (n.FORWARD_BEGINS, True),
+        (n.PHASE_ENDS, True),
+        (n.BACKWARD_BEGINS, True),
+        (n.PHASE_ENDS, True),
+        (n.UPDATE_BEGINS, True),
+        (n.UPDATE_ENDS, False),
+    ]
+
+
+def test_waiting_for_a_thread_and_starting_a_loader_ask_as_a_draw_does() -> None:
+    """All three are waiting for data."""
+    observer, _ = quiet_observer()
+    observer.unsettled = False
+    observer.begin_wait()
+    observer.end_wait()
+    observer.end_without_batch(here=observer.begin_iter(observer.loaders.of(observer)))
+    elsewhere = threading.Thread(target=observer.end_wait)
+    elsewhere.start()
+    elsewhere.join()
+    assert taken(observer) == [
+        (n.WAIT_BEGINS, True),
+        (n.PHASE_ENDS, True),
+        (n.ITER_BEGINS, True),
+        (n.DRAW_FAILS, True),
+    ]
+
+
+def test_a_busy_device_gets_an_event_at_once() -> None:
+    """And what follows is not asked, until the loop waits again."""
+    observer, device = quiet_observer()
+    loader = observer.loaders.of(observer)
+    observer.unsettled = False
+    here = observer.begin_draw(loader)
+    device.launch(60.0)
+    observer.end_draw(loader, 1, here=here)
+    observer.timed_call(nn.Identity(), nothing, (), {})
+    assert [without for _, without in taken(observer)] == [True, False, False, False]
+
+
+def test_the_clocks_are_read_again_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event on the idle device, which tells how its clock stands to the host's."""
+    observer, _ = quiet_observer()
+    monkeypatch.setattr(watched, "_ANCHOR_NS", 0)
+    observer.unsettled = False
+    observer.begin_wait()
+    observer.end_wait()
+    assert [without for _, without in taken(observer)] == [False, False]
+
+
+def test_a_device_that_captures_is_not_asked() -> None:
+    """It would spoil the graph; there is no event either, and the step is told by the host's clock."""
+    observer, _ = quiet_observer()
+    observer.unsettled = False
+    observer.capture(object())
+    observer.begin_wait()
+    observer.end_wait()
+    assert observer.notes[2::4] == [None, None]
+    observer.capture(None)
+    observer.begin_wait()
+    assert observer.notes[-2] is IDLE
+
+
+def test_a_moment_later_an_idle_mark_serves_for_the_next() -> None:
+    """As an event does; and each has its own time on the host's clock."""
+    observer, device = quiet_observer()
+    observer._gap_ns = 3600 * 10**9
+    now = observer._marked_ns = time.perf_counter_ns()
+    observer._last = IDLE
+    device.launch(60.0)
+    assert observer.mark_begin(now + 1) is IDLE
+    assert observer.mark_idle(now + 1) is not IDLE  # where a wait begins or ends, it is asked again
+
+
+def test_on_another_stream_the_last_mark_says_nothing() -> None:
+    """That one was idle; whether this one is was not asked."""
+    observer, device = quiet_observer()
+    observer.unsettled = False
+    observer.begin_wait()
+    observer.end_wait()
+    observer._gap_ns = 3600 * 10**9
+    device.beside = True
+    observer.timed_call(nn.Identity(), nothing, (), {})
+    assert [without for _, without in taken(observer)] == [True, True, False, False]

@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 from stoker.watch import notes as n
+from stoker.watch.clock import DeviceClock
 from stoker.watch.loaders import Loader
 from stoker.watch.part import step_of
 from stoker.watch.phases import Step
@@ -39,7 +40,11 @@ class Script:
 
     def steps(self) -> list[Step]:
         self.reader.read()
-        return [step_of(p, i, loaders_seen=True, device=None) for i, p in enumerate(self.reader.done)]
+        clock = DeviceClock()
+        return [
+            step_of(parts, number, loaders_seen=True, device=None, clock=clock)
+            for number, parts in enumerate(self.reader.done)
+        ]
 
 
 def milliseconds(step: Step) -> dict[str, int]:

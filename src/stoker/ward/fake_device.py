@@ -31,6 +31,7 @@ class FakeDevice:
         self.stream = self.raw_stream = 0
         self.capturing = False
         self.beside = False
+        self.recorded = 0
         self._free_at = 0.0
 
     def launch(self, seconds: float) -> None:
@@ -41,12 +42,19 @@ class FakeDevice:
         """Wait until the device has caught up."""
         time.sleep(max(0.0, self._free_at - time.perf_counter()))
 
+    def idle(self) -> bool:
+        """Whether it has done all that was launched. As with CUDA, not to be asked during a capture."""
+        if self.capturing:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return time.perf_counter() >= self._free_at
+
     def make(self) -> FakeEvent:
         """An event, not recorded yet."""
         return FakeEvent()
 
     def record(self, event: FakeEvent, stream: object) -> None:
         """The event passes when the device gets here."""
+        self.recorded += 1
         event.at = max(self._free_at, time.perf_counter())
 
     def mark_current(self) -> FakeEvent | None:
@@ -62,4 +70,5 @@ class FakeDevice:
         return not self.beside
 
     def follow(self) -> None:
-        """There is one stream only."""
+        """There is one stream only; what was beside it is where training runs now."""
+        self.beside = False

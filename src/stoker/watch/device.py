@@ -4,10 +4,15 @@ An event's time is the later of "the host got here" and "the device got here", s
 events is what the phase between them cost the device: if the device is still busy while the host stands in
 `next()`, both events pass at once and the wait is nothing; if it has run dry, exactly the idle part is
 left. No event is read on the training thread: the recorder does that, later, without a sync.
+
+Where the device has nothing to do, an event would pass as soon as it is recorded: the host's clock tells the
+same, and asking costs a fraction of recording (`Device.idle`). `clock.py` puts such marks among the events.
 """
 
+from collections.abc import Callable
+from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
@@ -20,6 +25,15 @@ class Event(Protocol):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to another."""
+
+
+class _Idle(Enum):
+    IDLE = "idle"
+
+
+IDLE: Literal[_Idle.IDLE] = _Idle.IDLE
+# What tells the device's time at a note: an event; or that it had nothing to do then; or nothing.
+Moment: TypeAlias = Event | Literal[_Idle.IDLE] | None
 
 
 class Device:
@@ -54,6 +68,9 @@ class Device:
         """The model runs on this stream now: the timeline is there."""
         self.stream = torch.cuda.current_stream(self.index)
         self.raw_stream = self.stream.cuda_stream
+        # Whether all that was launched on it has ended (cudaStreamQuery, which never waits). Not to be asked
+        # while a graph is captured, which it would spoil.
+        self.idle: Callable[[], bool] = partial(torch._C._CudaStreamBase.query, self.stream)
 
     def synchronize(self) -> None:
         """Wait until the device has passed everything on the training stream."""

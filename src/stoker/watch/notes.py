@@ -1,7 +1,8 @@
 """What the training thread notes down as it goes, for the reader to make sense of.
 
 A note is four values in a flat list: what happened, when (`perf_counter_ns`), the event recorded on the
-device at that point (None without one), and one more thing as said below. Taking a note costs one call;
+device at that point (IDLE where the device had nothing to do, None without one), and one more thing as said
+below. Taking a note costs one call;
 everything that can be worked out later is, on another thread. A list of numbers, and not of objects: objects
 bring the garbage collector's rounds on (44 young ones in an observed stretch of 2,100 steps, none in a bare
 one, when each step left some).

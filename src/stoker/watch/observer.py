@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stoker.watch.device import Device, Event
+from stoker.watch.device import IDLE, Device, Event, Moment
 from stoker.watch.loaders import Loader
 from stoker.watch.notes import (
     ANSWERED,
@@ -58,6 +58,9 @@ _SEARCHES = 6
 # launched within it is booked on the phase that follows.
 _GAP_SHARE = 512
 _GAP_LEAST_NS, _GAP_MOST_NS = 4_000, 50_000
+# For how long the host's clock serves where the device is idle, until an event tells again how the two clocks
+# stand to each other (`clock.py`).
+_ANCHOR_NS = 250_000_000
 # A copy too small to take longer than such a gap is not timed. Pageable memory goes at 8.8 GB/s there.
 _COPY_BYTES_PER_NS = 5
 
@@ -94,7 +97,8 @@ class Observer:
         self.asking = threading.Lock()
         self._graph_updates: dict[int, int] = {}
         self._device_looks = _SEARCHES if torch.cuda.is_available() else 0
-        self._last_event: Event | None = None
+        self._last: Moment = None
+        self._anchored_ns = 0
         self._marked_ns = self._updated_ns = perf_counter_ns()
         self._gap_ns = _GAP_LEAST_NS
         self.smallest_copy = _GAP_LEAST_NS * _COPY_BYTES_PER_NS
@@ -114,16 +118,44 @@ class Observer:
         if not device.capturing:
             event = device.make()
             device.record(event, device.stream)
-        self._last_event = event
+        self._last = event
         self._marked_ns = now
         self.device_ns += perf_counter_ns() - now
         return event
 
-    def mark_begin(self, now: int) -> Event | None:
-        """An event where a phase begins: the one before it, if that was a moment ago."""
-        if now - self._marked_ns < self._gap_ns and self._last_event is not None:
-            return self._last_event
+    def mark_begin(self, now: int) -> Moment:
+        """Where a phase begins: the mark before it serves, if that was a moment ago."""
+        last = self._last
+        if last is not None and now - self._marked_ns < self._gap_ns:
+            return last
+        return self.mark_idle(now) if last is IDLE else self.mark(now)
+
+    def mark_end(self, now: int) -> Moment:
+        """Where a phase ends inside a step. A device that was idle at the last mark is asked again."""
+        return self.mark_idle(now) if self._last is IDLE else self.mark(now)
+
+    def mark_idle(self, now: int) -> Moment:
+        """Where the device may have nothing to do. Then the host's clock tells, and no event is recorded.
+
+        Recording one costs the loop 15 to 50 us where the device is idle, since nothing hides it (H200, torch
+        2.11). Where it is busy the event is recorded, also a moment after another: one kernel launched in
+        between may run for long, and is no wait. A step's end is never an idle mark.
+        """
+        device = self.device
+        assert device is not None
+        if not device.capturing and device.idle():
+            if now - self._anchored_ns < _ANCHOR_NS:
+                self._last = IDLE
+                self._marked_ns = now
+                self.device_ns += perf_counter_ns() - now
+                return IDLE
+            self._anchored_ns = now
         return self.mark(now)
+
+    def _follow(self, device: Device) -> None:
+        """The model runs on another stream than before; the last mark says nothing of that."""
+        device.follow()
+        self._last = None
 
     # --- draws -------------------------------------------------------------------------------------
 
@@ -136,7 +168,7 @@ class Observer:
         if self.unsettled and what == DRAW_BEGINS:
             self._settle()
         now = perf_counter_ns()
-        self.take((what, now, None if self.device is None else self.mark_begin(now), loader))
+        self.take((what, now, None if self.device is None else self.mark_idle(now), loader))
         return True
 
     def end_draw(self, loader: Loader, samples: int | None, *, here: bool) -> None:
@@ -145,13 +177,13 @@ class Observer:
         if not here:
             self.aside.append((now, DRAW_ENDS, loader, samples))
         elif get_ident() == self.thread:
-            self.take((DRAW_ENDS, now, None if self.device is None else self.mark(now), samples))
+            self.take((DRAW_ENDS, now, None if self.device is None else self.mark_idle(now), samples))
 
     def end_without_batch(self, *, here: bool) -> None:
         """An `iter()` ended; or `next()` raised, at the epoch's end or for an error."""
         if here and get_ident() == self.thread:
             now = perf_counter_ns()
-            self.take((DRAW_FAILS, now, None if self.device is None else self.mark(now), None))
+            self.take((DRAW_FAILS, now, None if self.device is None else self.mark_idle(now), None))
 
     def begin_iter(self, loader: Loader) -> bool:
         """The loop stands in `iter()`: workers may be starting. False where that is nobody's wait."""
@@ -161,7 +193,7 @@ class Observer:
             return False
         if self.unsettled:
             self._settle()
-        self.take((ITER_BEGINS, now, None if self.device is None else self.mark_begin(now), loader))
+        self.take((ITER_BEGINS, now, None if self.device is None else self.mark_idle(now), loader))
         return True
 
     def begin_wait(self) -> bool:
@@ -171,7 +203,7 @@ class Observer:
         if self.unsettled:
             self._settle()
         now = perf_counter_ns()
-        self.take((WAIT_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
+        self.take((WAIT_BEGINS, now, None if self.device is None else self.mark_idle(now), None))
         return True
 
     def end(self, begun: int) -> None:
@@ -179,11 +211,13 @@ class Observer:
         if get_ident() != self.thread:
             return
         now = perf_counter_ns()
-        self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), begun))
+        self.take((PHASE_ENDS, now, None if self.device is None else self.mark_end(now), begun))
 
     def end_wait(self) -> None:
         """The other thread has answered."""
-        self.end(WAIT_BEGINS)
+        if get_ident() == self.thread:
+            now = perf_counter_ns()
+            self.take((PHASE_ENDS, now, None if self.device is None else self.mark_idle(now), WAIT_BEGINS))
 
     # --- forward, backward, copies -------------------------------------------------------------------
 
@@ -200,14 +234,14 @@ class Observer:
         if self._device_looks:
             self._look_for_device(module)
         if self.device is not None and not self.device.on_training_stream() and self._capturing is None:
-            self.device.follow()
+            self._follow(self.device)
         now = perf_counter_ns()
         self.take((FORWARD_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
         try:
             return call(*args, **kwargs)
         finally:
             now = perf_counter_ns()
-            self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), FORWARD_BEGINS))
+            self.take((PHASE_ENDS, now, None if self.device is None else self.mark_end(now), FORWARD_BEGINS))
 
     def timed_backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Gradients are asked for."""
@@ -221,7 +255,7 @@ class Observer:
             return call(*args, **kwargs)
         finally:
             now = perf_counter_ns()
-            self.take((PHASE_ENDS, now, None if self.device is None else self.mark(now), BACKWARD_BEGINS))
+            self.take((PHASE_ENDS, now, None if self.device is None else self.mark_end(now), BACKWARD_BEGINS))
 
     def timed_copy(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A tensor may be about to leave the host. Beside the training stream that costs it nothing."""
@@ -239,7 +273,7 @@ class Observer:
             return moved
         finally:
             now = perf_counter_ns()
-            event = None if device is None else self.mark(now)
+            event = None if device is None else self.mark_end(now)
             if copied:
                 self.take((PHASE_ENDS, now, event, COPY_BEGINS))
             else:
@@ -336,7 +370,7 @@ class Observer:
             replay(graph)
             return
         if self.device is not None and not self.device.on_training_stream():
-            self.device.follow()
+            self._follow(self.device)
         now = perf_counter_ns()
         self.take((GRAPH_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
         try:
@@ -355,7 +389,7 @@ class Observer:
             self._capturing = graph
         if self.device is not None:
             self.device.capturing = graph is not None
-            self._last_event = None
+            self._last = None
 
     @property
     def capturing(self) -> bool:

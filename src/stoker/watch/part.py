@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.watch.device import Device, Event
+from stoker.watch.clock import DeviceClock, PhaseEnd
+from stoker.watch.device import IDLE, Device, Event, Moment
 from stoker.watch.loaders import Draw
 from stoker.watch.phases import GRAPH, OTHER, PHASES, WAIT, Step
 from stoker.watch.timeline import Mark
@@ -14,7 +15,7 @@ from stoker.watch.timeline import Mark
 class Part:
     """One part: nanoseconds by the host's clock, and the events that tell them by the device's.
 
-    A mark is a phase that ended, whether that was a loader starting, and the event there.
+    Where a part begins and ends there is an event.
     """
 
     unix: float
@@ -22,8 +23,8 @@ class Part:
     loader: int | None
     totals: list[int]
     startup: int
-    start: Event | None
-    marks: list[tuple[int, bool, Event | None]]
+    start: Moment
+    marks: list[PhaseEnd]
     side_copies: list[tuple[Event, Event]]
 
 
@@ -31,17 +32,17 @@ def part_of(
     unix: float,
     totals: list[int],
     draws: Sequence[Draw],
-    start: Event | None,
+    start: Moment,
     marks: Sequence[Mark],
     side_copies: list[tuple[Event, Event]],
 ) -> Part:
     """Put a part together. Draws whose fate is open go with their loader's."""
     part = Part(unix, None, None, totals, 0, start, [], side_copies)
-    for phase, event in marks:
+    for phase, event, now in marks:
         if isinstance(phase, Draw):
-            part.marks.append((WAIT if phase.waits else OTHER, phase.waits and phase.startup, event))
+            part.marks.append((WAIT if phase.waits else OTHER, phase.waits and phase.startup, event, now))
         else:
-            part.marks.append((phase, False, event))
+            part.marks.append((phase, False, event, now))
     for draw in draws:
         waits = draw.waits
         totals[WAIT if waits else OTHER] += draw.ns
@@ -60,15 +61,17 @@ def ready(parts: Sequence[Part]) -> bool:
     for part in parts:
         if part.marks:
             last = part.marks[-1][2]
-            if last is not None and not last.query():
+            if last is not None and last is not IDLE and not last.query():
                 return False
             if not all(end.query() for _, end in part.side_copies):
                 return False
     return True
 
 
-def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: Device | None) -> Step:
-    """The step that these parts make up."""
+def step_of(
+    parts: Sequence[Part], number: int, *, loaders_seen: bool, device: Device | None, clock: DeviceClock
+) -> Step:
+    """The step that these parts make up. Steps are asked for in order: the clock goes along."""
     if len(parts) == 1:
         nanoseconds = parts[0].totals
     else:
@@ -76,7 +79,7 @@ def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: D
     seconds = [spent / 1e9 for spent in nanoseconds[: GRAPH + 1]]
     startup = sum(part.startup for part in parts) / 1e9
     on_device: dict[str, Any] | None = None
-    measured = _by_device(parts)
+    measured = _by_device(parts, clock)
     if measured is not None:
         host = dict(zip(PHASES, seconds, strict=False))
         host["other"] += seconds[GRAPH]
@@ -106,21 +109,20 @@ def step_of(parts: Sequence[Part], number: int, *, loaders_seen: bool, device: D
     )
 
 
-def _by_device(parts: Sequence[Part]) -> tuple[list[float], float, float] | None:
+def _by_device(parts: Sequence[Part], clock: DeviceClock) -> tuple[list[float], float, float] | None:
     """Seconds by the device's clock: by phase, of start-up, of copies beside; None without all its events."""
     totals = [0.0] * (GRAPH + 1)
     startup = beside = 0.0
     for part in parts:
-        earlier = part.start
-        if not part.marks:
+        start = part.start
+        if not part.marks or start is None or start is IDLE:
             return None
-        for phase, starts, event in part.marks:
-            if earlier is None or event is None:
-                return None
-            if event is not earlier:
-                spent = earlier.elapsed_time(event) / 1e3
-                totals[phase] += spent
-                startup += spent if starts else 0.0
-            earlier = event
-        beside += sum(begin.elapsed_time(end) for begin, end in part.side_copies) / 1e3
-    return totals, startup, beside
+        spans = clock.spans(start, part.marks)
+        if spans is None:
+            return None
+        for (phase, starts, _, _), spent in zip(part.marks, spans, strict=True):
+            totals[phase] += spent
+            if starts:
+                startup += spent
+        beside += sum(begin.elapsed_time(end) for begin, end in part.side_copies)
+    return [spent / 1e9 for spent in totals], startup / 1e9, beside / 1e3

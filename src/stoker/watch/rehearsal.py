@@ -1,9 +1,9 @@
 """What taking a step's notes costs here at the least, measured beside the run.
 
 Clocks around every note would cost as much as the notes. So the recorder's thread takes the notes of a plain
-step itself, once a round: twice to warm up, since after half a second's sleep they take it some 45 us, which
-no training thread pays (2 cores, torch 2.13), and then by the clock. What calls the notes (the hooks around
-torch's functions) is not in it, nor what they cost more among other work.
+step itself, in its first rounds and then once a minute: twice to warm up, since after half a second's sleep
+they take it some 45 us, which no training thread pays (2 cores, torch 2.13), and then by the clock. What
+calls the notes (the hooks around torch's functions) is not in it, nor what they cost more among other work.
 """
 
 from collections import deque

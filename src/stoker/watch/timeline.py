@@ -6,12 +6,12 @@ time since the last of them on the phase that ends. Pure: the times and events a
 
 from typing import TypeAlias
 
-from stoker.watch.device import Event
+from stoker.watch.device import Moment
 from stoker.watch.loaders import Draw
 from stoker.watch.phases import DRAW, OTHER
 
-# A phase that ended, or the draw whose time it was, and the event there.
-Mark: TypeAlias = tuple[int | Draw, Event | None]
+# A phase that ended, or the draw whose time it was; what tells the device's time there; the host's time.
+Mark: TypeAlias = tuple[int | Draw, Moment, int]
 
 
 class Timeline:
@@ -29,7 +29,7 @@ class Timeline:
         self.since = 0
         self.totals = [0] * (DRAW + 1)
         self.marks: list[Mark] = []
-        self.start: Event | None = None
+        self.start: Moment = None
         self.on_device = False
         # What is suspended: what it was begun with, and its phase.
         self._open: list[tuple[int | None, int]] = []
@@ -38,20 +38,18 @@ class Timeline:
         """Whether a phase begun with this has not ended."""
         return self.begun == begun or any(one == begun for one, _ in self._open)
 
-    def enter(
-        self, begun: int, phase: int, now: int, event: Event | None, *, inside: Draw | None = None
-    ) -> None:
+    def enter(self, begun: int, phase: int, now: int, event: Moment, *, inside: Draw | None = None) -> None:
         """Begin a phase inside whatever runs now; `inside` is the draw, if that is one."""
         current = self.current
         self.totals[current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((current if inside is None or current != DRAW else inside, event))
+            self.marks.append((current if inside is None or current != DRAW else inside, event, now))
         self._open.append((self.begun, current))
         self.begun = begun
         self.current = phase
 
-    def leave(self, begun: int, now: int, event: Event | None, *, mark: Draw | None = None) -> bool:
+    def leave(self, begun: int, now: int, event: Moment, *, mark: Draw | None = None) -> bool:
         """End the innermost phase begun with this, and any left open inside it; False if there is none."""
         if self.begun != begun:
             if not self.is_open(begun):
@@ -62,7 +60,7 @@ class Timeline:
         self.totals[self.current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((self.current if mark is None else mark, event))
+            self.marks.append((self.current if mark is None else mark, event, now))
         self.begun, self.current = self._open.pop()
         return True
 
@@ -70,19 +68,19 @@ class Timeline:
         """The current phase is not what it seemed: its time belongs to the one around it."""
         self.current = self._open[-1][1]
 
-    def book(self, now: int, event: Event | None) -> None:
+    def book(self, now: int, event: Moment) -> None:
         """The time since the last booking was the current phase's."""
         self.totals[self.current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((self.current, event))
+            self.marks.append((self.current, event, now))
 
     def take(self, phase: int) -> int:
         """What was booked on a phase; it is nobody's then."""
         spent, self.totals[phase] = self.totals[phase], 0
         return spent
 
-    def cut(self) -> tuple[list[int], list[Mark], Event | None]:
+    def cut(self) -> tuple[list[int], list[Mark], Moment]:
         """Everything since the last cut: nanoseconds by phase, marks, and the event where they begin."""
         totals, self.totals = self.totals, [0] * (DRAW + 1)
         marks, self.marks = self.marks, []
@@ -91,7 +89,7 @@ class Timeline:
             self.start = marks[-1][1]
         return totals, marks, start
 
-    def restart(self, now: int, event: Event | None) -> None:
+    def restart(self, now: int, event: Moment) -> None:
         """What was before is nobody's: the next stretch starts now, inside whatever is open."""
         self.cut()
         self.since = now
