@@ -1,12 +1,12 @@
 """The loader's side: where a batch's time went, in workers and without, against known truth."""
 
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import WarmStoker
 
 from stoker.watch import Batch, Record
 
@@ -70,25 +70,27 @@ if __name__ == "__main__":
 '''
 
 
-def batches_of(folder: Path, *words: str) -> list[Batch]:
+@pytest.fixture(scope="module")
+def stoker() -> Iterator[WarmStoker]:
+    server = WarmStoker()
+    yield server
+    server.close()
+
+
+def batches_of(stoker: WarmStoker, folder: Path, *words: str) -> list[Batch]:
     """Run the script under Stoker with these words; the batches it tells of."""
     (folder / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "stoker", "run", "--run-id", "it", "train.py", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = stoker.run("run", "--run-id", "it", "train.py", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return list(Record.open(folder / ".stoker/runs/it").ranks[0].batches())
 
 
 @pytest.mark.parametrize("words", [("0",), ("2", "fork"), ("2", "spawn")])
-def test_reads_transforms_and_collate_are_told_apart(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_reads_transforms_and_collate_are_told_apart(
+    stoker: WarmStoker, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     """Naps in the dataset are reads, burnt CPU is transforms, and collate is neither."""
-    batches = batches_of(tmp_path, "parts", *words)
+    batches = batches_of(stoker, tmp_path, "parts", *words)
     assert len(batches) == 8
     assert sum(batch.samples or 0 for batch in batches) == 32
     kept = batches[1:]
@@ -111,11 +113,13 @@ def test_reads_transforms_and_collate_are_told_apart(tmp_path: Path, words: tupl
 
 
 @pytest.mark.parametrize("words", [("0",), ("1", "fork")])
-def test_every_open_and_every_byte_is_counted(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_every_open_and_every_byte_is_counted(
+    stoker: WarmStoker, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     """`np.load` for every sample shows as an open a sample and the whole file's bytes."""
     for number in range(4):
         np.save(tmp_path / f"{number}.npy", np.zeros((31_250, 8), dtype=np.float32))
-    batches = batches_of(tmp_path, "files", *words)
+    batches = batches_of(stoker, tmp_path, "files", *words)
     size = (tmp_path / "0.npy").stat().st_size
     assert {batch.calls["open"] for batch in batches} == {4}
     assert {batch.calls["item"] for batch in batches} == {4}
@@ -124,27 +128,27 @@ def test_every_open_and_every_byte_is_counted(tmp_path: Path, words: tuple[str, 
     assert sum(counted) / len(counted) == pytest.approx(4 * size, rel=0.05)
 
 
-def test_text_files_read_as_ever(tmp_path: Path) -> None:
+def test_text_files_read_as_ever(stoker: WarmStoker, tmp_path: Path) -> None:
     """A text file opened while watched gives its text, and is counted."""
     (tmp_path / "words.txt").write_text("grüße\nzwei\n", encoding="utf-8")
-    batches = batches_of(tmp_path, "text", "0")
+    batches = batches_of(stoker, tmp_path, "text", "0")
     assert {batch.calls["open"] for batch in batches} == {4}
 
 
 @pytest.mark.parametrize("words", [("0",), ("2", "spawn")])
-def test_a_query_a_sample_is_seen(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_query_a_sample_is_seen(stoker: WarmStoker, tmp_path: Path, words: tuple[str, ...]) -> None:
     """SQL statements are counted, in workers too."""
     with sqlite3.connect(tmp_path / "rows.db") as connection:
         connection.execute("create table rows (id integer primary key, value real)")
         connection.executemany("insert into rows values (?, ?)", [(i, i / 2) for i in range(32)])
     connection.close()
-    batches = batches_of(tmp_path, "rows", *words)
+    batches = batches_of(stoker, tmp_path, "rows", *words)
     assert {batch.calls["query"] for batch in batches} == {4}
 
 
-def test_handing_over_many_small_tensors_shows(tmp_path: Path) -> None:
+def test_handing_over_many_small_tensors_shows(stoker: WarmStoker, tmp_path: Path) -> None:
     """With forty small tensors a sample the hand-off costs more than the dataset."""
-    batches = batches_of(tmp_path, "many", "2", "fork")[2:]
+    batches = batches_of(stoker, tmp_path, "many", "2", "fork")[2:]
     handoff = sum(batch.handoff or 0 for batch in batches)
     made = sum(batch.read + batch.transform for batch in batches)
     assert handoff > made
