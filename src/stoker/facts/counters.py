@@ -203,7 +203,7 @@ def _numbers(text: str | None, names: tuple[str, ...]) -> dict[str, int | None]:
     """Pick some of a kernel file's `name: number` or `name number` lines.
 
     Looked up and not read line by line: of the 60 lines of a process' status two are wanted, and taking all
-    apart took three times as long as reading the file.
+    apart took twice as long as reading the file.
     """
     return {name: _number_after(f"\n{name}", f"\n{text or ''}") for name in names}
 
