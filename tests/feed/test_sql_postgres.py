@@ -135,6 +135,16 @@ def test_uuids_are_keys(postgres: Postgres) -> None:
     assert source.read_all()["id"] == source.keys
 
 
+def test_a_key_may_be_any_column_of_any_whole_number(postgres: Postgres) -> None:
+    """It is read once, as the key and as the column that was asked for."""
+    postgres.run("CREATE TABLE a AS SELECT i * 2 AS n, (10 - i)::int2 AS k FROM generate_series(1, 9) AS i")
+    source = SqlSource(postgres.url, "SELECT n, k FROM a", key="k", columns={"k": Column(dtype=torch.int16)})
+    assert source.keys == list(range(1, 10))
+    for batch in (source.read(np.arange(9)), source.read_all()):
+        assert same_bits(batch["k"], torch.arange(1, 10, dtype=torch.int16))
+        assert batch["n"].tolist() == list(range(18, 0, -2))
+
+
 def test_large_batches_come_in_several_blocks(postgres: Postgres) -> None:
     """Batches of Arrow are joined, whichever way they are read."""
     postgres.run(
@@ -286,6 +296,20 @@ def test_a_connection_cut_in_an_answer_is_made_anew(postgres: Postgres) -> None:
             proxy.cut(after=300_000, times=2)
             assert read()["id"].tolist() == list(range(1, 901))
             assert proxy.faults_met > number
+
+
+def test_a_connection_that_never_gets_further_is_given_up(postgres: Postgres) -> None:
+    """Rows that came before are no progress: the retries end."""
+    postgres.run(
+        "CREATE TABLE big AS SELECT i AS id, decode(repeat('ab', 10000), 'hex') AS x "
+        "FROM generate_series(1, 1000) AS i"
+    )
+    with Proxy(port=postgres.server.port) as proxy:
+        url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
+        source = SqlSource(url, "SELECT id, x FROM big", retries=2)
+        proxy.cut(after=3_000_000, times=100)
+        with pytest.raises(DatabaseUnreachable, match="after 3 tries"):
+            source.read_all()
 
 
 @pytest.fixture

@@ -66,9 +66,10 @@ _TYPES: dict[str, tuple[Kind, torch.dtype | None, str]] = {
     "_bool": ("array", torch.bool, ""),
 }
 _INTEGER_KEYS, _TEXT_KEYS = ("int2", "int4", "int8"), ("text", "varchar", "uuid")
-# Arrow batches of 256 KB to 4 MB come equally fast, and a third faster than the driver's 16 MB, which leave
-# the processor's cache; below 2 MB the walk from batch to batch in Python shows (two cores, rows of 1.8 KB).
-_BLOCK_BYTES = 2 << 20
+# Arrow batches of 256 KB to 1 MB come equally fast. Larger ones leave the processor's cache, and the server
+# waits while they are copied: a Unix socket holds a tenth of a millisecond of what it sends. Of smaller ones
+# the walk from batch to batch in Python shows, some 50 us each (two cores, rows of 1.8 KB).
+_BLOCK_BYTES = 512 << 10
 _FETCH_ROWS = 1000
 # A pass over the tables may take this share of the time, where others commit all the time.
 _MARK_SHARE = 0.05
@@ -389,10 +390,12 @@ def secrets_of(url: str) -> list[str]:
 
 
 def _selected(plan: Plan) -> str:
-    """The key, then every column in the type that it is sent as."""
-    columns = [f"q.{quote(plan.key)}::{'int8' if plan.key_kind == 'integer' else 'text'} AS stoker_key"]
+    """Every column in the type that it is sent as."""
+    columns = []
     for field in plan.fields:
         cast = _TYPES[field.type_name][2]
+        if field.name == plan.key:
+            cast = "int8" if plan.key_kind == "integer" else "text"
         column = f"q.{quote(field.name)}{f'::{cast}' if cast else ''}"
         columns.append(f"array_send({column})" if field.kind == "array" else column)
     return ", ".join(columns)

@@ -39,9 +39,10 @@ def bound(parameters: Sequence[Any], *more: Any) -> Any:
 
 
 def block(plan: Plan, batch: Any) -> Block:
-    """A record batch, the key first, as a block."""
-    keys = key_column(batch.column(0))
-    return keys, [_cells(batch.column(at + 1), field, keys) for at, field in enumerate(plan.fields)]
+    """A record batch as a block."""
+    columns = {field.name: batch.column(at) for at, field in enumerate(plan.fields)}
+    keys = key_column(columns[plan.key])
+    return keys, [_cells(columns[field.name], field, keys) for field in plan.fields]
 
 
 def key_column(column: Any) -> Array:
@@ -51,20 +52,16 @@ def key_column(column: Any) -> Array:
 
 def _cells(column: Any, field: Field, keys: Array) -> Cells:
     """A column of Arrow as a view of its buffers."""
-    import pyarrow
-
     missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
     if field.kind in ("bytes", "array"):
         _, ends, held = column.buffers()
-        offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].astype(
-            np.int64
-        )
+        offsets = np.frombuffer(ends, np.int32, len(column) + 1, 4 * column.offset)
         data = np.frombuffer(held, np.uint8)[: offsets[-1]] if held else np.empty(0, np.uint8)
         if field.kind == "array":
-            return _elements(data, offsets, field, keys, missing)
-        return Cells(values=data[offsets[0] :], lengths=np.diff(offsets), missing=missing)
+            return _elements(data, offsets.astype(np.int64), field, keys, missing)
+        return Cells(values=data[offsets[0] :], lengths=offsets[1:] - offsets[:-1], missing=missing)
     if field.kind == "time":
-        column = column.cast(pyarrow.int64())
+        column = column.cast("int64")
     if missing is not None:
         column = column.fill_null("" if field.kind == "text" else False if field.kind == "boolean" else 0)
     if field.kind == "text":
