@@ -19,8 +19,9 @@ disk_cold
     first epoch, in which every row is checked.
 sql
     100,000 rows of 7 x 64 floats as bytea (`_array`: float4[]) and a label, on a server of this machine.
-    `_limit` is the fastest raw binary COPY, its rows thrown away; `_kept` one by psycopg whose rows are kept,
-    as a bulk read must. `sql_speedup` is a bulk read over a query a sample, both with 1 ms a trip.
+    `_limit` is the fastest raw binary COPY whose rows are thrown away, `_kept` the fastest whose rows stay in
+    memory; `sql_ratio_copy` is over the first, the stricter. `sql_speedup` is a bulk read over a query a
+    sample, both with 1 ms a trip. The ways are told in `sql_rates.py`.
 s3
     2,048 objects of 100,000 bytes on a real server of this machine. `s3_get_s` is the first epoch of a feed
     with a cache on disk, each object read and written there; `_uncached` the same without a cache. Clients

@@ -58,22 +58,18 @@ def _cold(rates: Rates) -> dict[str, float]:
 def _sql(rates: Rates) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, ends in {"bytea": "", "float4": "_array"}.items():
-        thrown = {name: of for name, of in rates.items() if name in _raw(kind)}
-        limit = _best(thrown, kind)
+        kept = _best({name: of for name, of in rates.items() if name.endswith("_kept")}, kind)
+        limit = _best({name: of for name, of in rates.items() if not name.endswith("_kept")}, f"{kind}_copy")
         found |= _named(f"sql_rows_s{ends}", rates, {f"{kind}_bulk": ""})
         found |= _named(f"sql_rows_s{ends}", rates, {} if limit is None else {limit: "_limit"})
+        found |= _named(f"sql_rows_s{ends}", rates, {} if kept is None else {kept: "_limit_kept"})
         found |= _ratio(f"sql_ratio_copy{ends}", rates, f"{kind}_bulk", limit)
-        kept = f"{kind}_copy_psycopg_kept"
         found |= _ratio(f"sql_ratio_copy{ends}_kept", rates, f"{kind}_bulk", kept)
     query = "bytea_far_query_each"
     found |= _ratio("sql_speedup", rates, "bytea_far_bulk", query)
     found |= _ratio("sql_speedup_batches", rates, "bytea_far_batches", query)
     others = {"bytea_scan": "_scan", "bytea_batches": "_batches", "bytea_far_bulk": "_far"}
     return found | _named("sql_rows_s", rates, {**others, query: "_far_query"})
-
-
-def _raw(kind: str) -> tuple[str, ...]:
-    return (f"{kind}_copy_psql", f"{kind}_copy_psycopg")
 
 
 def _s3(rates: Rates) -> dict[str, float]:
@@ -147,9 +143,11 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[tuple[str, str, int]]]] = (
         "sql_rows_s",
         (
             ("bulk read, bytea", "", 0),
-            ("limit: raw binary COPY, bytea", "_limit", 0),
+            ("limit: raw binary COPY, thrown away, bytea", "_limit", 0),
+            ("raw binary COPY, kept, bytea", "_limit_kept", 0),
             ("bulk read, float4[]", "_array", 0),
-            ("limit: raw binary COPY, float4[]", "_array_limit", 0),
+            ("limit: raw binary COPY, thrown away, float4[]", "_array_limit", 0),
+            ("raw binary COPY, kept, float4[]", "_array_limit_kept", 0),
             ("batches of 256 by key", "_batches", 0),
             ("bulk read, 1 ms a trip", "_far", 0),
             ("a query a sample, 1 ms a trip", "_far_query", 0),
@@ -170,9 +168,9 @@ _RATIOS = (
     ("disk, warm: over the best peer", "disk_warm_ratio_peer", 2),
     ("disk, warm: over the limit", "disk_warm_ratio_limit", 2),
     ("disk, cold: over the limit", "disk_cold_ratio_limit", 2),
-    ("PostgreSQL: over a raw COPY, bytea", "sql_ratio_copy", 2),
+    ("PostgreSQL: over a raw COPY whose rows are thrown away, bytea", "sql_ratio_copy", 2),
     ("PostgreSQL: over a raw COPY whose rows are kept, bytea", "sql_ratio_copy_kept", 2),
-    ("PostgreSQL: over a raw COPY, float4[]", "sql_ratio_copy_array", 2),
+    ("PostgreSQL: over a raw COPY whose rows are thrown away, float4[]", "sql_ratio_copy_array", 2),
     ("PostgreSQL: over a query a sample, 1 ms a trip", "sql_speedup", 0),
     ("S3: first epoch over the best client", "s3_ratio_best_client", 2),
     ("S3: second epoch over the disk", "s3_second_epoch_ratio_disk", 2),

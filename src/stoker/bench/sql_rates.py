@@ -1,10 +1,19 @@
 """How fast rows of a PostgreSQL server become tensors, beside a raw COPY of them and a query for each.
 
 All on one server of this machine: rows of 7 x 64 floats as bytea (or float4[]) with a label. Every way reads
-the same rows; ways are alternated, and a rate is of rows over wall time, connecting included. A raw COPY that
-throws its rows away is spared the memory that a bulk read fills, so it stands here thrown away and kept.
+the same rows; ways are alternated, and a rate is of rows over wall time, connecting included. All but the far
+ones go by the server's Unix socket.
+
+A raw COPY is `COPY (SELECT id, x, label FROM …) TO STDOUT (FORMAT binary)`. Thrown away (psql to /dev/null,
+psycopg row by row) it is the most that the server sends to anybody, and what a bulk read is held against: the
+stricter one, for it is spared the memory that a bulk read fills. Kept (psql into a file in memory, psycopg in
+a list of rows) it stands beside.
+
+Before each way as much memory as the rows take is touched and let go: the host of a virtual machine takes
+free memory back after two seconds, and to get it again took 0 to 500 ms by chance (180 MB).
 """
 
+import os
 import random
 import socket
 import subprocess
@@ -73,12 +82,14 @@ def read_batches(source: SqlSource, batches: int, size: int = 256) -> int:
     return sum(len(source.read(chance.integers(0, len(source), size))["label"]) for _ in range(batches))
 
 
-def copy_by_psql(server: PostgresServer, kind: str, rows: int) -> int:
-    """A binary COPY by PostgreSQL's own client, thrown away: what the server can send to anybody."""
+def copy_by_psql(server: PostgresServer, kind: str, rows: int, *, keep: bool = False) -> int:
+    """A binary COPY by PostgreSQL's own client, thrown away or kept in a file in memory."""
     copied = f"COPY (SELECT id, x, label FROM {TABLES[kind]}) TO STDOUT (FORMAT binary)"
-    subprocess.run(
-        [server.programs / "psql", server.url, "-X", "-c", copied], stdout=subprocess.DEVNULL, check=True
-    )
+    kept = os.memfd_create("rows") if keep else os.open(os.devnull, os.O_WRONLY)
+    try:
+        subprocess.run([server.programs / "psql", server.url, "-X", "-c", copied], stdout=kept, check=True)
+    finally:
+        os.close(kept)
     return rows
 
 
@@ -107,6 +118,11 @@ def query_each(url: str, kind: str, rows: int, queries: int) -> int:
             data, _label = cursor.fetchone()
             torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(SHAPE)
     return queries
+
+
+def touch(rows: int) -> None:
+    """Memory for all rows, had and let go, so that the machine has it at hand."""
+    np.empty((rows, *SHAPE), np.float32).fill(0)
 
 
 class Relay:
@@ -182,6 +198,7 @@ def measure(
             ways |= {
                 f"{kind}_copy_psql": partial(copy_by_psql, server, kind, rows),
                 f"{kind}_bulk": partial(read_bulk, source),
+                f"{kind}_copy_psql_kept": partial(copy_by_psql, server, kind, rows, keep=True),
                 f"{kind}_copy_psycopg": partial(copy_by_psycopg, server, kind, rows),
                 f"{kind}_copy_psycopg_kept": partial(copy_by_psycopg, server, kind, rows, keep=True),
             }
@@ -197,6 +214,7 @@ def measure(
         while len(found) < repeats or time.monotonic() - began < seconds:
             run = {}
             for name, way in ways.items():
+                touch(rows)
                 begun = time.perf_counter()
                 read = way()
                 run[name] = read / (time.perf_counter() - begun)
