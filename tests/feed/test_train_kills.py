@@ -22,9 +22,9 @@ import torch
 
 from feed.disk_nursery import make_source
 from feed.kill_campaign import Campaign
-from feed.numbered import assert_same
-from feed.nursery import WAIT_S, Nursery
+from feed.nursery import ENDED, WAIT_S, Nursery
 from feed.train_nursery import (
+    DAMAGED,
     EPOCHS,
     GLOBAL_BATCH,
     KINDS,
@@ -126,7 +126,10 @@ def under_way(flags: list[mmap.mmap]) -> list[str]:
 
 
 def await_moment(timeline: Timeline, share: float, pids: list[int], flags: list[mmap.mmap]) -> None:
-    """Until so much of the drawn write is done. Rows that are there are not written again: then the next."""
+    """Until so much of the drawn write is done, or a rank has ended.
+
+    Rows that are there are not written again: then the next write is taken for it.
+    """
     wanted, step, part = timeline.draw(share)
     latest = time.monotonic() + WAIT_S
     while time.monotonic() < latest:
@@ -134,30 +137,35 @@ def await_moment(timeline: Timeline, share: float, pids: list[int], flags: list[
         if wanted in found or (found and wanted != "save"):
             time.sleep(part * timeline.seconds(wanted if wanted in found else found[0]))
             return
-        if number_of(flags[0], STEP) == EPOCHS * STEPS and not found:
-            return  # nothing is written any more: it ends
+        if any(rank[ENDED] for rank in flags):
+            return
         time.sleep(0.0001)
     raise AssertionError(f"step {step} never came, for processes {pids}")
 
 
-def check_what_is_there(furnace: Furnace, folder: Path) -> int:
-    """After a kill: the checkpoint is whole, as are the rows on the disk; the step it goes on from."""
-    if any(folder.glob("cache/*/sums")):
-        tier = DiskTier(furnace.source, folder / "cache", cap_bytes=sys.maxsize)
-        pack = tier._open.get().pack
-        assert pack is not None, tier.why
-        there = np.flatnonzero(pack.sums)
-        assert_same(tier.read(there), furnace.source.read(there))
-        assert (tier.hits, tier.misses, tier.damaged) == (len(there), 0, 0)
-        tier.close()
+def count_partial_rows(furnace: Furnace, folder: Path) -> int:
+    """Of the rows that the job's cache has, those that are not whole."""
+    if not any(folder.glob("cache/*/sums")):
+        return 0
+    tier = DiskTier(furnace.source, folder / "cache", cap_bytes=sys.maxsize)
+    pack = tier._open.get().pack
+    assert pack is not None, tier.why
+    there = np.flatnonzero(pack.sums)
+    differ = (tier.read(there)["values"] != furnace.source.read(there)["values"]).any(1)
+    partial = int(differ.sum()) + tier.misses + tier.damaged
+    tier.close()
+    return partial
+
+
+def read_checkpoint(furnace: Furnace, folder: Path) -> list[list[int]]:
+    """The batches that the job was trained on so far; with the losses of a run that nobody killed."""
     checkpoint = folder / "checkpoint"
     if not checkpoint.exists():
-        return 0
+        return []
     state = torch.load(checkpoint, weights_only=True)
-    step = len(state["losses"])
-    assert state["losses"] == furnace.losses[:step]
-    assert state["trained"] == furnace.trained[:step]
-    return step
+    trained: list[list[int]] = state["trained"]
+    assert state["losses"] == furnace.losses[: len(trained)]
+    return trained
 
 
 def train_under_kills(
@@ -167,7 +175,7 @@ def train_under_kills(
 
     The moments are drawn over the writes of a whole run, and taken in their order, start by start.
     """
-    fell: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
     reached = 0
     for number, share in enumerate(sorted(chance.random() for _ in range(KILLS_A_JOB))):
         way = chance.choice(ways)
@@ -180,33 +188,45 @@ def train_under_kills(
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         codes = {furnace.nursery.wait(pid) for pid in pids}
+        seen["partial"] += DAMAGED in codes  # the batch that a rank was handed
+        assert codes <= {0, DAMAGED, -signal.SIGKILL}, codes
+        seen["resumed"] += number > 0
         if codes != {-signal.SIGKILL}:
-            assert codes <= {0, -signal.SIGKILL}, codes
             break  # it came too late: the job had ended
-        fell["kills"] += 1
-        fell["inside"] += bool(under_way(flags))
-        fell.update(f"inside {kind}" for kind in under_way(flags))
+        seen["kills"] += 1
+        seen["inside"] += bool(under_way(flags))
+        seen.update(f"inside {kind}" for kind in under_way(flags))
         if number % 2:  # the others are left to the next start as they are
-            step = check_what_is_there(furnace, folder)
+            seen["partial"] += count_partial_rows(furnace, folder)
+            step = len(read_checkpoint(furnace, folder))
             assert step >= reached, "a checkpoint went back"
             reached = step
-    furnace.finish(folder, ("ram", 1))  # which leaves no shared memory behind
-    assert check_what_is_there(furnace, folder) == EPOCHS * STEPS
-    trained = torch.load(folder / "checkpoint", weights_only=True)["trained"]
+    else:
+        furnace.finish(folder, ways[-1])
+        seen["resumed"] += 1
+    furnace.finish(folder, ("ram", 1))  # at its end already: leaves no shared memory behind
+    seen["partial"] += count_partial_rows(furnace, folder)
+    trained = read_checkpoint(furnace, folder)
+    assert trained == furnace.trained
     for epoch in range(EPOCHS):
         times = Counter(chain.from_iterable(trained[epoch * STEPS : (epoch + 1) * STEPS]))
-        fell["lost"] += sum(times[sample] == 0 for sample in range(SAMPLES))
-        fell["doubled"] += sum(times[sample] > 1 for sample in range(SAMPLES))
-    fell["resumed"] = fell["kills"]
+        seen["lost"] += sum(times[sample] == 0 for sample in range(SAMPLES))
+        seen["doubled"] += sum(times[sample] > 1 for sample in range(SAMPLES))
     shutil.rmtree(folder)
-    return fell
+    return seen
+
+
+def assert_nothing_shows(seen: Counter[str]) -> None:
+    """Each kill was followed by a start that went on, with every sample once an epoch, and whole."""
+    assert (seen["resumed"], seen["partial"]) == (seen["kills"], 0)
+    assert (seen["lost"], seen["doubled"]) == (0, 0)
 
 
 def test_killed_training_goes_on_as_if_it_had_not_been(furnace: Furnace, tmp_path: Path) -> None:
     """kill -9, five times: every sample once an epoch, and bit by bit the losses of a run left alone."""
-    fell = train_under_kills(furnace, tmp_path / "job", random.Random(2), WAYS[1:5])
-    assert fell["kills"] >= 3
-    assert (fell["lost"], fell["doubled"]) == (0, 0)
+    seen = train_under_kills(furnace, tmp_path / "job", random.Random(2), WAYS[1:5])
+    assert seen["kills"] >= 3
+    assert_nothing_shows(seen)
 
 
 def test_a_step_is_made_of_a_whole_batch(furnace: Furnace) -> None:
@@ -226,21 +246,11 @@ def test_a_step_is_made_of_a_whole_batch(furnace: Furnace) -> None:
 def test_a_hundred_kills(furnace: Furnace, tmp_path: Path, part: int) -> None:
     """30 a part, five and more a job, in each start of it; at least half of them fall into a write."""
     chance = random.Random(part)
-    fell: Counter[str] = Counter()
-    while fell["kills"] < 30:
-        fell += train_under_kills(furnace, tmp_path / "job", chance)
-    print("\n", {name: count for name, count in fell.items() if " " in name})
-    campaign = Campaign(
-        name="training",
-        part=str(part),
-        kills=fell["kills"],
-        inside=fell["inside"],
-        resumed=fell["resumed"],
-        lost=fell["lost"],
-        doubled=fell["doubled"],
-        partial=0,  # a checkpoint, a row or a batch that is not whole has been an assertion by now
-        writes_s={kind: furnace.measure(("ram", 1)).seconds(kind) for kind in KINDS},
-    )
-    campaign.tell()
-    assert (campaign.lost, campaign.doubled) == (0, 0)
-    assert campaign.inside >= campaign.kills / 2
+    seen: Counter[str] = Counter()
+    while seen["kills"] < 30:
+        seen.update(train_under_kills(furnace, tmp_path / "job", chance))
+    print("\n", {name: count for name, count in seen.items() if " " in name})
+    writes = {kind: furnace.measure(("ram", 1)).seconds(kind) for kind in KINDS}
+    Campaign.of(seen, name="training", part=str(part), writes_s=writes).tell()
+    assert_nothing_shows(seen)
+    assert seen["inside"] >= seen["kills"] / 2

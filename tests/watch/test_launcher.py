@@ -127,7 +127,7 @@ else:
     )
     name = script(tmp_path, text)
     for where in ("model", "0", "1"):
-        observed = both(tmp_path, name, where)[1]
+        observed = run(tmp_path, "-m", "stoker", "run", "--quiet", "--run-id", "it", name, where)
         assert "Error" in observed.stderr
         assert "stoker" not in observed.stderr
         assert observed.returncode == 1
