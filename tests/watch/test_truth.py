@@ -55,7 +55,7 @@ def runs(
 ) -> Iterator[dict[str, Future[Run]]]:
     """The cases that were asked for, a few at a time: they are naps for nearly all of their 2 s."""
     asked = [
-        item.callspec.params["name"]
+        str(item.callspec.params["name"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.function is test_shares_are_true
     ]

@@ -62,7 +62,8 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             take_over(json.loads(line))
-            sys.exit(main())
+            main()
+            sys.exit()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 

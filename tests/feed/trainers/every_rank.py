@@ -58,7 +58,7 @@ def tell(batches: Iterable[Any]) -> Told:
     ]
 
 
-def make_feed(tier: str, out: Path, **ranks: int) -> Feed:
+def make_feed(tier: str, out: Path, **ranks: Any) -> Feed:
     feed = Feed(
         Pictures(),
         global_batch_size=GLOBAL_BATCH,
