@@ -73,6 +73,32 @@ def test_many_come_in_the_order_asked(store: Store) -> None:
 
 
 @service
+def test_objects_of_one_size_come_as_rows(store: Store) -> None:
+    """In the order asked; one of another size is told, with both sizes."""
+    for number in range(50):
+        store.put(f"r/{number}", DATA[number : number + 1000])
+    keys = [f"r/{number}" for number in (*range(49, -1, -1), 7)]
+    assert [bytes(row) for row in store.get_rows(keys, 1000)] == store.get_many(keys)
+    assert store.get_rows([], 1000).shape == (0, 1000)
+    store.put("r/7", b"short")
+    with pytest.raises(SourceChanged, match=r"'r/7' .* has 5 bytes where 1000 were expected"):
+        store.get_rows(keys, 1000)
+
+
+@service
+def test_the_first_error_ends_a_read_of_many(store: Store) -> None:
+    """Nothing more is asked for, and nothing is handed over after it was raised."""
+    store.put("there", b"1")
+    taken: list[int] = []
+    with pytest.raises(NoSuchObject):
+        store.get_each(["there", "nowhere", *["there"] * 1000], lambda place, _: taken.append(place))
+    assert len(taken) < 1000
+    count = len(taken)
+    assert store.get("there") == b"1"
+    assert len(taken) == count
+
+
+@service
 def test_ranges_are_exact(store: Store) -> None:
     """From start to before stop; none is answered short, and one past the end is an error."""
     store.put("x", DATA)

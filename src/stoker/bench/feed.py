@@ -25,8 +25,10 @@ sql
 s3
     2,048 objects of 100,000 bytes on a real server of this machine. `s3_get_s` is the first epoch of a feed
     with a cache on disk, each object read and written there; `_uncached` the same without a cache. Clients
-    only get the bytes, with the best number of threads of several. `s3_second_epoch_ratio_disk` is an epoch
-    from that cache over a feed of the same rows from a local file with a cache of its own.
+    only get the bytes, with the best number of threads of several; `_limit` is what bare sockets receive of
+    the same objects, whose bodies are thrown away. `s3_far_` are the same through a proxy that makes a trip
+    25 ms long. `s3_second_epoch_ratio_disk` is an epoch from that cache over a feed of the same rows from a
+    local file with a cache of its own.
 
 The disk is the one under the folder for temporary files (TMPDIR).
 """

@@ -73,10 +73,16 @@ def _sql(rates: Rates) -> dict[str, float]:
 
 
 def _s3(rates: Rates) -> dict[str, float]:
-    found = _named("s3_get_s", rates, {"stoker": "", "uncached": "_uncached", **_peers(rates)})
-    best = _best(rates, "peer_")
+    names = {"stoker": "", "uncached": "_uncached", "limit": "_limit"}
+    found = _named("s3_get_s", rates, {**names, **_peers(rates)})
+    best, far_best = _best(rates, "peer_"), _best(rates, "far_peer_")
     found |= _ratio("s3_ratio_best_client", rates, "stoker", best)
     found |= _ratio("s3_ratio_best_client_uncached", rates, "uncached", best)
+    found |= _ratio("s3_ratio_limit", rates, "stoker", "limit")
+    far = {"far": "", "far_uncached": "_uncached", "far_peer_obstore": "_peer_obstore"}
+    found |= _named("s3_far_get_s", rates, far)
+    found |= _ratio("s3_far_ratio_best_client", rates, "far", far_best)
+    found |= _ratio("s3_far_ratio_best_client_uncached", rates, "far_uncached", far_best)
     found |= _named("s3_second_epoch_get_s", rates, {"second": "", "disk": "_limit"})
     return found | _ratio("s3_second_epoch_ratio_disk", rates, "second", "disk")
 
@@ -156,6 +162,15 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[tuple[str, str, int]]]] = (
     (
         "S3, objects/s",
         "s3_get_s",
+        (
+            ("Feed, first epoch, caching on disk", "", 0),
+            ("Feed, nothing kept", "_uncached", 0),
+            ("limit: bare sockets, bodies thrown away", "_limit", 0),
+        ),
+    ),
+    (
+        "S3, 25 ms a trip, objects/s",
+        "s3_far_get_s",
         (("Feed, first epoch, caching on disk", "", 0), ("Feed, nothing kept", "_uncached", 0)),
     ),
     (
@@ -173,6 +188,9 @@ _RATIOS = (
     ("PostgreSQL: over a raw COPY whose rows are thrown away, float4[]", "sql_ratio_copy_array", 2),
     ("PostgreSQL: over a query a sample, 1 ms a trip", "sql_speedup", 0),
     ("S3: first epoch over the best client", "s3_ratio_best_client", 2),
+    ("S3: first epoch over the best client, nothing kept", "s3_ratio_best_client_uncached", 2),
+    ("S3: first epoch over the server's limit", "s3_ratio_limit", 2),
+    ("S3, 25 ms a trip: first epoch over the best client", "s3_far_ratio_best_client", 2),
     ("S3: second epoch over the disk", "s3_second_epoch_ratio_disk", 2),
 )
 

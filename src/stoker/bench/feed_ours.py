@@ -88,7 +88,8 @@ class Objects(Source):
 
     def __init__(self, url: str, objects: int, options: Mapping[str, Any]) -> None:
         self.store = Store(url, options=options)
-        self.objects = objects
+        self.in_flight = self.store.in_flight
+        self.objects, self.size = objects, next(self.store.list()).size
         self.gone = False
 
     def __len__(self) -> int:
@@ -98,11 +99,8 @@ class Objects(Source):
         """Their bytes as rows; the label is the number."""
         if self.gone:
             raise RuntimeError(f"{len(indices)} objects were to come from the cache, and were not there")
-        found = self.store.get_many([key_of(number) for number in indices.tolist()])
-        batch = torch.empty((len(found), len(found[0])), dtype=torch.uint8)
-        for row, data in zip(batch.numpy(), found, strict=True):
-            row[:] = np.frombuffer(data, np.uint8)
-        return {"data": batch, "labels": torch.from_numpy(indices.copy())}
+        rows = self.store.get_rows([key_of(number) for number in indices.tolist()], self.size)
+        return {"data": torch.from_numpy(rows), "labels": torch.from_numpy(indices.copy())}
 
     def fingerprint(self) -> str:
         """Of what they were made."""

@@ -1,7 +1,8 @@
 """Objects of an S3 server: the part `s3` of `stoker bench feed`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,22 @@ from stoker.bench.contest import Contender, Contest, ours, peer_of
 from stoker.bench.feed_ours import key_of
 from stoker.bench.peers import Peer, find_peer
 from stoker.feed.sources.objects import Store
-from stoker.ward.s3 import KEY, SECRET, serve
+from stoker.ward.proxy import Proxy
+from stoker.ward.s3 import KEY, SECRET, S3Server, serve
 
 OBJECTS, OBJECT_BYTES, BATCH = 2048, 100_000, 256
 BUCKET = "bench"
+_URL = f"s3://{BUCKET}/objects"
 # Seconds: an epoch takes about one.
 _STRETCH = 0.5
-# Requests that a client may have in flight; the best is kept.
-_THREADS = (8, 16, 32, 64)
+# Seconds of a round trip by the proxy; a store in the same region answers in as much.
+FAR_S = 0.025
+# Requests that a client may have in flight; of several numbers the fastest is kept. boto3 was slower with
+# every number above 8.
+OBSTORE_THREADS, FAR_THREADS, SOCKETS = (32, 128), (64, 128, 256), (32,)
 PEERS = (
-    ("s3torchconnector", "s3torchconnector", "s3_connector"),
-    ("boto3", "boto3", "boto_threads"),
+    ("s3torchconnector", "s3torchconnector", "s3_connector", (16, 64)),
+    ("boto3", "boto3", "boto_threads", (8,)),
 )
 
 
@@ -32,35 +38,53 @@ def measure_s3(
     """The runs, and the versions of the peers in them."""
     say(f"s3: a server of its own with {objects} objects")
     home, data, work = folder / "server", folder / "data", folder / "work"
-    for made in (home, data, work):
+    for made in (home, data, work, work / "near", work / "far"):
         made.mkdir()
     versions: dict[str, str] = {}
-    with serve(home, BUCKET) as server:
-        url = f"s3://{BUCKET}/objects"
+    with serve(home, BUCKET) as server, Proxy(port=server.port, delay_s=FAR_S / 2) as proxy:
         _fill(server.store(f"{BUCKET}/objects"), data, objects)
         contest = Contest("s3", folder, stretch_s=_STRETCH, expected=objects)
-        plan = {"batch": BATCH, "objects": objects, "url": url, "options": server.options()}
-        contenders = [
-            ours("stoker", {"way": "s3_caching", "work": str(work), **plan}),
-            ours("uncached", {"way": "s3", **plan}),
-            ours("second", {"way": "s3_second", "work": str(work), **plan}),
-            ours("disk", {"way": "feed", "data": str(data), "work": str(work), "batch": BATCH}),
+        contenders = _ours(server, S3Server(proxy.port), data, work, objects)
+        asked = partial(_plans, server, objects)
+        # Clients of ours, in our environment: there is no ratio without them.
+        needed = (
+            ("peer_obstore", "obstore_threads", asked(OBSTORE_THREADS)),
+            ("far_peer_obstore", "obstore_threads", _plans(S3Server(proxy.port), objects, FAR_THREADS)),
+            ("limit", "raw_sockets", asked(SOCKETS)),
+        )
+        contenders += [
+            Contender(kind=kind, module=module, plans=plans, needed=True) for kind, module, plans in needed
         ]
-        told = {"url": url, "endpoint": server.endpoint, "key": KEY, "secret": SECRET, "batch": BATCH}
-        plans = [{**told, "objects": objects, "workers": count} for count in _THREADS]
-        # A client of ours, in our environment: there is no ratio without it.
-        contenders.append(Contender(kind="peer_obstore", module="obstore_threads", plans=plans, needed=True))
-        if peers:
-            for name, distribution, module in PEERS:
-                found = find_peer(name, distribution=distribution)
-                if isinstance(found, Peer):
-                    versions[distribution] = found.version
-                made_of = peer_of(found, f"peer_{name}", module, plans)
-                if isinstance(made_of, str):
-                    contest.leave_out(f"peer_{name}", made_of)
-                else:
-                    contenders.append(made_of)
+        for name, distribution, module, threads in PEERS if peers else ():
+            found = find_peer(name, distribution=distribution)
+            if isinstance(found, Peer):
+                versions[distribution] = found.version
+            made_of = peer_of(found, f"peer_{name}", module, asked(threads))
+            if isinstance(made_of, str):
+                contest.leave_out(f"peer_{name}", made_of)
+            else:
+                contenders.append(made_of)
         return contest.hold(contenders, seconds), versions
+
+
+def _ours(near: S3Server, far: S3Server, data: Path, work: Path, objects: int) -> list[Contender]:
+    """Stoker's own ways, each with its cache in a folder of its own."""
+    plan = {"batch": BATCH, "objects": objects, "url": _URL, "options": near.options()}
+    plan_far = {**plan, "options": far.options()}
+    return [
+        ours("stoker", {"way": "s3_caching", "work": str(work / "near"), **plan}),
+        ours("uncached", {"way": "s3", **plan}),
+        ours("far", {"way": "s3_caching", "work": str(work / "far"), **plan_far}),
+        ours("far_uncached", {"way": "s3", **plan_far}),
+        ours("second", {"way": "s3_second", "work": str(work), **plan}),
+        ours("disk", {"way": "feed", "data": str(data), "work": str(work), "batch": BATCH}),
+    ]
+
+
+def _plans(server: S3Server, objects: int, threads: Sequence[int]) -> list[dict[str, Any]]:
+    """What a client is told, for each number of threads."""
+    told = {"url": _URL, "endpoint": server.endpoint, "key": KEY, "secret": SECRET, "batch": BATCH}
+    return [{**told, "objects": objects, "workers": count} for count in threads]
 
 
 def _fill(store: Store, data: Path, objects: int) -> None:

@@ -22,6 +22,8 @@ from stoker.errors import MissingExtra, SourceBroken, UsageError
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int]
+# A file's bytes, wherever they lie.
+Data: TypeAlias = bytes | memoryview
 
 _JPEG = b"\xff\xd8\xff"
 # How libjpeg-turbo's words for missing or wrong picture data begin.
@@ -33,7 +35,7 @@ def decoder_name() -> str:
     return "simplejpeg" if importlib.util.find_spec("simplejpeg") is not None else "pillow"
 
 
-def decode(data: bytes, size: Size | None = None) -> torch.Tensor:
+def decode(data: Data, size: Size | None = None) -> torch.Tensor:
     """One image as [3, height, width]; with a size, scaled to cover it and cut to its middle.
 
     ValueError for what is no whole image.
@@ -65,7 +67,7 @@ def fit(image: torch.Tensor, size: Size) -> torch.Tensor:
 
 
 def decode_batch(
-    images: Sequence[bytes], device: torch.device | str = "cpu", size: Size | None = None
+    images: Sequence[Data], device: torch.device | str = "cpu", size: Size | None = None
 ) -> torch.Tensor:
     """Images as [n, 3, height, width] on a device; decoded there by nvJPEG where torchvision can."""
     device = torch.device(device)
@@ -90,7 +92,7 @@ def stack(images: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(images))
 
 
-def _decode_jpeg(data: bytes, size: Size | None) -> Pixels:
+def _decode_jpeg(data: Data, size: Size | None) -> Pixels:
     try:
         import simplejpeg
     except ImportError:
@@ -123,7 +125,7 @@ def _reduction(have: Size, need: Size) -> int:
     )
 
 
-def _decode_other(data: bytes, size: Size | None = None) -> Pixels:
+def _decode_other(data: Data, size: Size | None = None) -> Pixels:
     """By Pillow: PNG, CMYK, odd JPEGs, and all JPEGs where simplejpeg is absent."""
     try:
         from PIL import Image, UnidentifiedImageError
@@ -146,7 +148,7 @@ def _decode_other(data: bytes, size: Size | None = None) -> Pixels:
         raise ValueError(f"a broken image ({str(error).rstrip('.')})") from error
 
 
-def _decode_on_gpu(images: Sequence[bytes], device: torch.device) -> list[torch.Tensor] | None:
+def _decode_on_gpu(images: Sequence[Data], device: torch.device) -> list[torch.Tensor] | None:
     """By nvJPEG, all at once; None where torchvision is absent or an image needs the CPU."""
     if not all(data[:3] == _JPEG for data in images):
         return None

@@ -128,11 +128,11 @@ class Feed(DataLoader[Any]):
         self._reserve = reserve
         self._cache_random = cache_random
         self._workers = _count_workers(dataset, workers)
-        self._ahead = ahead or _AHEAD * max(1, self._workers)
+        self._given_ranks = (rank, world_size)
+        self._ahead = ahead or _count_ahead(self._source, self._workers, self._share(self._ranks))
         # Threads are told as workers: to Lightning none means a slow loader, and it says so.
         self.num_workers = self._workers or (0 if isinstance(self._source, TorchSource) else self._ahead)
         self.persistent_workers = self.num_workers > 0
-        self._given_ranks = (rank, world_size)
         self._place: Place | None = None
         self._resumed = False
         self._asked_epoch: int | None = None
@@ -360,6 +360,13 @@ def _count_workers(dataset: Any, asked: int | None) -> int:
     if isinstance(dataset, Source) and not isinstance(dataset, TorchSource):
         return 0
     return min(_MOST_WORKERS, max(1, _cores() - 1))
+
+
+def _count_ahead(source: Source, workers: int, batch_size: int) -> int:
+    """Batches under way: behind the one being completed, as many as have all the source's requests made."""
+    if workers:
+        return _AHEAD * workers
+    return max(_AHEAD, 1 + -(-source.in_flight // batch_size))
 
 
 def _cores() -> int:

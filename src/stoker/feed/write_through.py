@@ -16,7 +16,7 @@ from stoker.errors import NotPermitted
 from stoker.feed.manifest import Line, Manifest
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.listing import Entry, Listing
-from stoker.feed.sources.objects import IN_FLIGHT, Store
+from stoker.feed.sources.objects import Store
 from stoker.feed.stage_plan import Target
 from stoker.feed.whole_file import remove_leftovers, whole_file
 
@@ -43,29 +43,35 @@ class WriteThrough:
         remove_leftovers(folder)
         self._lines = PerProcess(partial(Manifest, folder, store.url))
         self._lines.get().require_source()
-        self._threads = PerProcess(partial(ThreadPoolExecutor, IN_FLIGHT, thread_name_prefix="stoker-keep"))
+        self.in_flight = store.in_flight
+        self._threads = PerProcess(
+            partial(ThreadPoolExecutor, self.in_flight, thread_name_prefix="stoker-keep")
+        )
 
-    def get(self, key: str) -> bytes:
+    def view(self, key: str) -> memoryview:
         """All of an object, from disk where it is kept."""
         entry = self._listing.find(key)
         if entry is None:
-            return self.store.get(key)
+            return self.store.view(key)
         kept = self._read(entry)
         if kept is not None:
-            return kept
-        data = self.store.get(key)
+            return memoryview(kept)
+        data = self.store.view(key)
         if len(data) == entry.size and self.why is None:
             self._keep(entry, data)
         return data
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[bytes]:
-        """All of these objects, in this order, many at a time."""
-        return self._threads.get().map(self.get, keys)
+    def fetch(self, keys: Sequence[str]) -> Iterator[memoryview]:
+        """All of these objects, in this order, many at a time.
+
+        The thread that got one writes it too: others have requests under way meanwhile.
+        """
+        return self._threads.get().map(self.view, keys)
 
     def get_many(self, keys: Sequence[str]) -> Sequence[bytes]:
         """All of these objects, in this order; one that is named twice is read once."""
-        wanted = dict.fromkeys(keys)
-        found = dict(zip(wanted, self.fetch(tuple(wanted)), strict=True))
+        wanted = tuple(dict.fromkeys(keys))
+        found = dict(zip(wanted, map(bytes, self.fetch(wanted)), strict=True))
         return [found[key] for key in keys]
 
     def _read(self, entry: Entry) -> bytes | None:
@@ -77,7 +83,7 @@ class WriteThrough:
             return None
         return data if len(data) == entry.size else None
 
-    def _keep(self, entry: Entry, data: bytes) -> None:
+    def _keep(self, entry: Entry, data: memoryview) -> None:
         try:
             with whole_file(self._target.place(entry.key), modified_ns=entry.modified_ns) as out:
                 out.write(data)

@@ -19,7 +19,12 @@ class Source(Dataset[Any]):
 
     A source is also a plain map-style torch dataset. It pickles without anything open in it (connections,
     files, clients: `PerProcess`), so that forked and spawned workers each open their own.
+
+    `in_flight` is how many samples it can have under way at once, where each takes a trip: a feed then reads
+    so many batches ahead that as many are.
     """
+
+    in_flight: int = 0
 
     @abstractmethod
     def __len__(self) -> int: ...

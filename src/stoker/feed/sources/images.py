@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from stoker.errors import SourceBroken, UsageError
-from stoker.feed.decode import Size, decode, decoder_name
+from stoker.feed.decode import Data, Pixels, Size, decode, decoder_name
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.class_folders import Globs, gather_classes
@@ -36,7 +36,8 @@ class ImageSource(Source):
     names of those taken. `size=(height, width)` scales each image to cover it and cuts its middle, and is
     needed where images differ. `decode=False` hands out the files' bytes as a list, for a cache of
     compressed images; `stoker.feed.decode.decode_batch` makes tensors of them, on a GPU too.
-    `keep` names a folder into which everything read from a remote store is also written.
+    `keep` names a folder into which everything read from a remote store is also written; `in_flight` is how
+    many requests are made of it at once (see `Store`).
 
     A file that is no whole image raises `SourceBroken` with its name, never a blank sample; `find_broken`
     lists them all, and `exclude` leaves them out.
@@ -54,10 +55,11 @@ class ImageSource(Source):
         keep: Path | str | None = None,
         threads: int | None = None,
         options: Mapping[str, Any] | None = None,
+        in_flight: int | None = None,
     ) -> None:
         if size is not None and (len(size) != 2 or min(size) < 1):
             raise UsageError(f"size={size!r}: give (height, width) in pixels")
-        store = Store(url, options=options)
+        store = Store(url, options=options, in_flight=in_flight)
         self.classes, listing = gather_classes(store, classes, seed)
         excluded = Globs(exclude=exclude)
         taken = [
@@ -73,6 +75,8 @@ class ImageSource(Source):
             )
         listing = listing.take(taken)
         self.url = store.url
+        if store.folder is None:
+            self.in_flight = store.in_flight
         self.decodes = decode
         self.size = size
         self._fingerprint = listing.fingerprint()
@@ -128,12 +132,13 @@ class ImageSource(Source):
 
     def _read_images(self, keys: Sequence[str]) -> torch.Tensor:
         """The batch; while some images are decoded into their places, others are on their way."""
-        batch = torch.empty(len(keys), 3, *(self.size or (0, 0)), dtype=torch.uint8)
+        # Numpy's memory comes in large pages: see `Store.get_rows`.
+        batch = np.empty((len(keys), 3, *(self.size or (0, 0))), np.uint8)
         pool = self._pool.get()
         jobs: list[Future[None]] = []
         for row, (key, data) in enumerate(zip(keys, self._store.fetch(keys), strict=True)):
             if row == 0 and self.size is None:
-                batch = batch.new_empty(len(keys), *self._decode(key, data).shape)
+                batch = np.empty((len(keys), *self._decode(key, data).shape), np.uint8)
             place = partial(self._place, batch[row], key, data, keys[0])
             if pool is None:
                 place()
@@ -141,9 +146,9 @@ class ImageSource(Source):
                 jobs.append(pool.submit(place))
         for job in jobs:
             job.result()
-        return batch
+        return torch.from_numpy(batch)
 
-    def _place(self, row: torch.Tensor, key: str, data: bytes, first: str) -> None:
+    def _place(self, row: Pixels, key: str, data: Data, first: str) -> None:
         image = self._decode(key, data)
         if image.shape != row.shape:
             (height, width), (tall, wide) = row.shape[1:], image.shape[1:]
@@ -152,9 +157,9 @@ class ImageSource(Source):
                 "size=(height, width), or decode=False for their bytes"
             )
         # Not by torch, whose copy starts a team of threads in every thread that it is called from.
-        np.copyto(row.numpy(), image.numpy())
+        np.copyto(row, image.numpy())
 
-    def _decode(self, key: str, data: bytes) -> torch.Tensor:
+    def _decode(self, key: str, data: Data) -> torch.Tensor:
         try:
             return decode(data, self.size)
         except ValueError as error:

@@ -57,10 +57,10 @@ class FolderClient:
 
         return Reading(entry=before, chunks=chunks(), close=file.close)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> memoryview:
         """All of a file."""
         try:
-            return self._path(key).read_bytes()
+            return memoryview(self._path(key).read_bytes())
         except OSError as error:
             raise self._explain(error, key) from error
 

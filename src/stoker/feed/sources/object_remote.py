@@ -102,12 +102,12 @@ class RemoteClient:
 
         return Reading(entry=entry, chunks=chunks())
 
-    def get(self, key: str) -> bytes:
-        """All of an object."""
+    def get(self, key: str) -> memoryview:
+        """All of an object, where obstore has put it: copied once more, a tenth fewer came in a second."""
         for start in range(_STARTS):
             try:
                 result = self._ask(lambda: self._store.get(key), "reading", key)
-                data = bytes(self._ask(result.bytes, "reading", key))
+                data = memoryview(self._ask(result.bytes, "reading", key))
                 self._require(key, len(data), result.meta["size"])
             except StoreUnreachable:
                 if start + 1 == _STARTS:
