@@ -40,7 +40,8 @@ SQL = turns("sql", "rows_s", bytea_bulk=[90, 90], bytea_copy_psql=[100, 100], by
             bytea_copy_psycopg_kept=[20, 20], bytea_copy_psql_kept=[45, 45], float4_bulk=[40, 40],
             float4_copy_psql=[50, 50], bytea_far_bulk=[80, 80], bytea_far_query_each=[1, 1])  # fmt: skip
 S3 = read("s3", stoker=[90, 90], uncached=[95, 95], second=[400, 400], disk=[500, 500],
-          peer_obstore=[100, 100], peer_boto3=[20, 20])  # fmt: skip
+          peer_obstore=[100, 100], peer_boto3=[20, 20], limit=[180, 180], far=[60, 60],
+          far_uncached=[70, 70], far_peer_obstore=[120, 120])  # fmt: skip
 LEFT_OUT = {"part": "disk_warm", "how": "skipped", "kind": "peer_ghost", "why": "no wheel"}
 
 
@@ -83,6 +84,16 @@ def test_the_first_epoch_from_s3_is_the_one_that_fills_the_cache() -> None:
     assert figures["s3_ratio_best_client"] == 0.9
     assert figures["s3_ratio_best_client_uncached"] == 0.95
     assert figures["s3_second_epoch_ratio_disk"] == 0.8
+
+
+def test_a_far_store_s_clients_are_held_against_each_other() -> None:
+    """A client that was far away is no peer of one that was near; bare sockets are a limit and no client."""
+    figures = figures_of(S3)
+    assert figures["s3_ratio_limit"] == 0.5
+    assert figures["s3_far_get_s"] == 60
+    assert figures["s3_far_ratio_best_client"] == 0.5
+    assert figures["s3_far_get_s_peer_obstore"] == 120
+    assert "s3_get_s_peer_obstore" in figures
 
 
 def test_tuning_is_in_no_figure() -> None:
