@@ -31,7 +31,9 @@ def check_all(tier: DiskTier) -> None:
 
 
 def make_cold(tier: DiskTier) -> None:
-    """Out of the page cache, as far as the kernel follows advice."""
-    with (folder_of(tier) / ROWS).open("rb") as file:
+    """Out of the page cache, as far as the kernel follows advice; closed, because what is mapped stays."""
+    rows = folder_of(tier) / ROWS
+    tier.close()
+    with rows.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

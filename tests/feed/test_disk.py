@@ -1,5 +1,6 @@
 """The disk tier: the source's samples, from the disk once they are there, under a cap, in any process."""
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -16,12 +17,18 @@ from torch.utils.data import DataLoader
 from feed.disk_tiers import check_all, folder_of, make_cold, tier_over
 from feed.numbered import Numbered, assert_same
 from stoker.errors import MissingExtra, NotPackable, UsageError
-from stoker.feed.tiers import caches
+from stoker.feed.tiers import caches, direct_queue
+from stoker.feed.tiers.batch_memory import fresh_rows
+from stoker.feed.tiers.direct_queue import DirectQueue
 from stoker.feed.tiers.disk import DiskTier
-from stoker.feed.tiers.pack import IN_USE, bytes_of
+from stoker.feed.tiers.pack import IN_USE, PAGE, bytes_of
+from stoker.feed.tiers.page_cache import PageCache
+
+# A row of few bytes, of a piece that is not a whole number of pages, of one that is, and of an odd one.
+SIZES = [3, 5000, 8192, 5001]
 
 
-@pytest.mark.parametrize("numbers", [3, 5000])
+@pytest.mark.parametrize("numbers", SIZES)
 @pytest.mark.parametrize("direct", [True, False])
 def test_a_second_epoch_comes_from_the_disk(tmp_path: Path, numbers: int, direct: bool) -> None:
     """Small rows and large: the source is asked once for a sample; warm or cold, the bits are the same."""
@@ -31,9 +38,83 @@ def test_a_second_epoch_comes_from_the_disk(tmp_path: Path, numbers: int, direct
     source.asked.clear()
     assert tier.complete
     check_all(tier)
+    assert (source.asked, tier.hits, tier.misses, tier.damaged) == ([], 200, 200, 0)
     make_cold(tier)
     check_all(tier)
-    assert (source.asked, tier.hits, tier.misses, tier.damaged) == ([], 400, 200, 0)
+    check_all(tier)
+    assert (source.asked, tier.hits, tier.misses, tier.damaged) == ([], 400, 0, 0)
+
+
+def no_queue(self: DirectQueue, file: int) -> None:
+    raise OSError(errno.EPERM, "not allowed here")
+
+
+def no_bytes(self: DirectQueue, offsets: Any, *given: Any) -> Any:
+    yield np.arange(len(offsets)), np.zeros(len(offsets), np.bool_)
+
+
+@pytest.mark.parametrize("numbers", SIZES)
+@pytest.mark.parametrize("held", ["all", "none", "some"])
+@pytest.mark.parametrize("queue", ["", "none", "fails"])
+def test_each_row_comes_its_own_way_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int, held: str, queue: str
+) -> None:
+    """What the page cache holds, what it does not, batches of both, and a system without a queue of reads."""
+    shares = {"all": lambda rows: rows >= 0, "none": lambda rows: rows < 0, "some": lambda rows: rows % 3 > 0}
+    monkeypatch.setattr(PageCache, "held", lambda self, rows: shares[held](rows))
+    if queue:
+        name, instead = ("__init__", no_queue) if queue == "none" else ("read", no_bytes)
+        monkeypatch.setattr(DirectQueue, name, instead)
+    tier = tier_over(Numbered(200, numbers=numbers), tmp_path)
+    tier.fill(range(150))
+    check_all(tier)
+    check_all(tier)
+    assert (tier.hits, tier.misses, tier.damaged) == (350, 50, 0)
+
+
+def test_the_page_cache_says_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows after they were written, none of a file cut short; each for itself where they differ."""
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(100 * 5000))
+    numbers = np.random.default_rng(0).permutation(100)
+    with path.open("r+b") as file:
+        page_cache = PageCache(file.fileno(), stride=5000)
+        assert page_cache.held(numbers).all()
+        assert page_cache.held(numbers[:0]).tolist() == []
+        monkeypatch.setattr(page_cache, "_look_up", lambda rows: rows % 7 > 0)
+        for _ in range(2):
+            assert page_cache.held(numbers).tolist() == (numbers % 7 > 0).tolist()
+        os.truncate(path, 99 * 5000)
+        assert not page_cache.held(numbers).any()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a queue of Linux")
+def test_who_leaves_a_queue_early_waits_for_its_reads(tmp_path: Path) -> None:
+    """No read is in flight after that, so that the memory can be somebody else's; and the queue goes on."""
+    path, count, nothing = tmp_path / "rows", 600, 255
+    expected = np.repeat(np.arange(count) % nothing, PAGE).astype(np.uint8).reshape(count, PAGE)
+    path.write_bytes(expected.tobytes())
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        queue = DirectQueue(file)
+        rows, offsets = fresh_rows(count, PAGE), np.arange(count) * PAGE
+        vectors = np.stack([rows.ctypes.data + offsets, np.full(count, PAGE)], axis=1).astype(np.uint64)
+        vectors = vectors.reshape(count, 1, 2)
+        rows[:] = nothing
+        reads = queue.read(offsets, vectors, PAGE, [rows])
+        next(reads)
+        assert list(direct_queue._in_flight.values()) == [[rows]]
+        reads.close()
+        assert not direct_queue._in_flight
+        assert np.array_equal(rows[: direct_queue._DEPTH], expected[: direct_queue._DEPTH])
+        offsets[7] = count * PAGE  # beyond the end
+        came = list(queue.read(offsets, vectors, PAGE, [rows]))
+        assert sorted(np.concatenate([done for done, _ in came])) == list(range(count))
+        assert [at for done, good in came for at in done[~good].tolist()] == [7]
+        assert np.array_equal(np.delete(rows, 7, axis=0), np.delete(expected, 7, axis=0))
+        assert not direct_queue._in_flight
+    finally:
+        os.close(file)
 
 
 def test_a_batch_is_the_callers_own(tmp_path: Path) -> None:
@@ -43,6 +124,26 @@ def test_a_batch_is_the_callers_own(tmp_path: Path) -> None:
         tier.read(np.arange(20))["values"].fill_(-1)
     check_all(tier)
     assert (tier.misses, tier.damaged) == (20, 0)
+
+
+def test_a_batch_that_is_kept_is_never_written_again(tmp_path: Path) -> None:
+    """However it is kept: memory is used again only when the last tensor, view or array of it is gone."""
+    tier = tier_over(Numbered(300), tmp_path)
+    tier.fill()
+    numbers = np.arange(100)
+    tensor, view = tier.read(numbers)["values"], tier.read(numbers)["values"][3:5]
+    array = tier.read(numbers)["values"].numpy()
+    storage = tier.read(numbers)["values"].untyped_storage()
+    address = tier.read(numbers)["values"].data_ptr()
+    assert tier.read(numbers)["values"].data_ptr() == address  # nobody had it any more
+    for _ in range(5):
+        others = [tier.read(100 + numbers), tier.read(200 + numbers)]
+    expected = Numbered(300).read(numbers)["values"]
+    assert torch.equal(tensor, expected)
+    assert torch.equal(view, expected[3:5])
+    assert np.array_equal(array, expected.numpy())
+    assert bytes(storage[:4000]) == expected.numpy().tobytes()[:4000]
+    assert_same(others[1], Numbered(300).read(200 + numbers))
 
 
 def test_the_same_number_may_come_twice_in_a_batch(tmp_path: Path) -> None:

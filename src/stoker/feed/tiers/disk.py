@@ -19,23 +19,20 @@ import numpy as np
 import torch
 
 from stoker.errors import UsageError
-from stoker.feed.layout import Layout, Leaf
+from stoker.feed.layout import Layout
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.tiers.batch_memory import fresh_rows
 from stoker.feed.tiers.caches import find, free_bytes
-from stoker.feed.tiers.pack import PAGE, Bytes, Checksum, Content, Pack, Sums
+from stoker.feed.tiers.pack import Bytes, Checksum, Content, Pack, Sums
 from stoker.feed.tiers.row_reads import RowReads
+from stoker.feed.tiers.rows import as_leaf
 
 # Left to everybody else on the disk.
 RESERVE_BYTES = 2 << 30
-# Reads in flight. At 98 KB a row bare reads are fastest with 16 of 1 to 32 (4.4 GB/s; 1.7 with 1), and the
-# tier is too (3.7 GB/s; 3.3 with 32, whose threads contend for the interpreter's lock).
-IN_FLIGHT = 16
 # What `fill` reads from the source at once, and what it claims for that.
 _BLOCK_BYTES = 16 << 20
 _BLOCK_ROWS = 1024
-# A sample in more tensors than this is read whole and then copied apart, not scattered by the kernel.
-_MOST_PIECES = 16
 _NAP_S = 0.02
 
 
@@ -56,13 +53,10 @@ class DiskTier(Source):
         reserve_bytes: int = RESERVE_BYTES,
         transform_id: str = "",
         layout: Layout | None = None,
-        in_flight: int = IN_FLIGHT,
         direct: bool = True,
     ) -> None:
         if len(source) < 1:
             raise UsageError("the source has no samples: there is nothing to keep on disk")
-        if in_flight < 1:
-            raise UsageError(f"in_flight is {in_flight}: at least one read must be")
         Checksum()  # a missing extra is told here and not in a worker
         self.source = source
         self.layout = layout or Layout.of(source.read(np.zeros(1, np.int64)))
@@ -79,7 +73,6 @@ class DiskTier(Source):
                 self.content,
                 cap_bytes=cap_bytes,
                 reserve_bytes=reserve_bytes,
-                in_flight=in_flight,
                 direct=direct,
             )
         )
@@ -99,20 +92,15 @@ class DiskTier(Source):
         if opened.pack is None:
             opened.count(misses=len(numbers))
             return self.source.read(numbers)
-        layout, count = self.layout, len(numbers)
-        if len(layout.leaves) > _MOST_PIECES:
-            rows = torch.empty((count, layout.row_bytes), dtype=torch.uint8)
-            self.read_rows(numbers, rows)
-            views = layout.flatten(layout.views(rows))
-            return layout.unflatten([view.clone(memory_format=torch.contiguous_format) for view in views])
-        tensors = [_empty(count, leaf) for leaf in layout.leaves]
+        layout = self.layout
+        outs = [fresh_rows(len(numbers), leaf.bytes) for leaf in layout.leaves]
         pieces = [
             slice(offset, offset + leaf.bytes)
             for leaf, offset in zip(layout.leaves, layout.offsets, strict=True)
         ]
-        outs = [_bytes_of(tensor, leaf.bytes) for tensor, leaf in zip(tensors, layout.leaves, strict=True)]
         self._read_into(numbers, outs, pieces)
-        return layout.unflatten(tensors)
+        tensors = zip(map(torch.from_numpy, outs), layout.leaves, strict=True)
+        return layout.unflatten([as_leaf(tensor, leaf) for tensor, leaf in tensors])
 
     def read_rows(self, indices: Sequence[int] | Indices, rows: torch.Tensor) -> None:
         """The packed rows of these samples, into (n, row_bytes) bytes of the caller's."""
@@ -229,7 +217,6 @@ class _Open:
         *,
         cap_bytes: int,
         reserve_bytes: int,
-        in_flight: int,
         direct: bool,
     ) -> None:
         self.hits = self.misses = self.damaged = 0
@@ -246,7 +233,7 @@ class _Open:
             self.pack = Pack(
                 found.folder, content, kept=found.kept, in_use=found.in_use, writable=found.writable
             )
-            self.reads = RowReads(self.pack, in_flight=in_flight, direct=direct)
+            self.reads = RowReads(self.pack, direct=direct)
         except OSError as error:
             self.pack, self._stopped = None, str(error)
 
@@ -298,20 +285,6 @@ class _Open:
         size = _gigabytes(pack.kept * pack.stride)
         said = f"disk: {pack.kept} of {pack.content.samples} samples, {size}, in {pack.folder}"
         return "; ".join(part for part in (said, self._stopped or self._paused) if part)
-
-
-def _empty(count: int, leaf: Leaf) -> torch.Tensor:
-    """A dense tensor for a batch of this leaf, at the beginning of a page: O_DIRECT can read into it."""
-    memory = torch.empty(count * leaf.bytes + PAGE, dtype=torch.uint8)
-    begin = -memory.data_ptr() % PAGE
-    return memory[begin : begin + count * leaf.bytes].view(leaf.dtype).view(count, *leaf.shape)
-
-
-def _bytes_of(tensor: torch.Tensor, size: int) -> Bytes:
-    """The memory of a dense tensor, one row of that many bytes a sample."""
-    if not tensor.numel():
-        return np.empty((len(tensor), size), np.uint8)
-    return tensor.view(-1).view(torch.uint8).numpy().reshape(len(tensor), size)
 
 
 def _gigabytes(size: int) -> str:

@@ -1,54 +1,56 @@
-"""Many rows of a pack at once: what the page cache has at once, the rest many in flight.
+"""Many rows of a pack at once: what the page cache has by memory map, the rest by many reads in flight.
 
-A row is checked when a process first reads it. Checked every time, rows came at 10.8 GB/s instead of 12.3
-from the page cache and at 2.6 instead of 4.0 from the disk (98 KB a row, 2 cores).
+Three ways, chosen for each row of a batch:
 
-What the page cache holds is copied by the calling thread and a few beside it, without waiting (RWF_NOWAIT).
-What it does not hold is read by a pool of threads past it (O_DIRECT): 3.2 GB/s against 2.9 through it, and a
-set larger than memory would only push out what is there.
+    in the page cache      copied through a map, by as many threads as copying takes (page_cache)
+    on the disk only       read past the page cache by the kernel's queue (direct_queue): a set larger than
+                           memory would only push out what is there
+    neither can be had     read through the page cache by threads: small or odd rows, other systems, and
+                           whatever the queue could not read
 
-By read and not by memory map: a map answers a failing disk or a file cut short with SIGBUS, which ends the
-training; a read answers with an error, and the row comes from the source.
+All of them put a row's bytes where the batch has them, and check them there when the process has not yet
+found that row whole. Checked every time, rows came at 10.8 GB/s instead of 12.3 from the page cache.
 """
 
-import errno
-import mmap
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TypeAlias
+from typing import TypeVar
 
 import numpy as np
 
 from stoker.feed.sources.base import Indices
+from stoker.feed.tiers.batch_memory import fresh_rows
+from stoker.feed.tiers.direct_queue import DirectQueue
 from stoker.feed.tiers.pack import PAGE, Bytes, Pack, Sums
 from stoker.feed.tiers.page_cache import PageCache
 
-# One row to read: its number, its place in the batch, the checksum it must have (0: known to be whole).
-Job: TypeAlias = tuple[int, int, int]
-# Rows of a batch that are looked up in the page cache to know about the others.
-_PROBES = 8
 # Fewer bytes than this are not worth waking other threads for; not tuned.
 _ALONE_BYTES = 1 << 20
-# As many as there are cores, up to this. On 2 cores 2 copy 10.8 GB/s, 1 copies 6.9; not tried on more.
-_COPIERS = 4
-_NOWAIT = getattr(os, "RWF_NOWAIT", None)
+# As many as there are cores, up to this. On 2 cores 2 copy 13.7 GB/s, 1 copies 11.5; not tried on more.
+_COPIERS = min(4, os.cpu_count() or 1)
+# Threads that wait for the disk. At 98 KB a row bare reads are fastest with 16 of 1 to 32.
+_READERS = 16
+# Copied between one look at whether they are whole and the next: so that they are still in the CPU's cache.
+_CHECKED_BYTES = 512 << 10
+# A row in more pieces than this is read in one and then copied apart, not scattered by the kernel.
+_MOST_PIECES = 16
+T = TypeVar("T")
 
 
 class RowReads:
-    """Reads rows of one pack, `in_flight` at a time when they must come from the disk."""
+    """Reads rows of one pack, from any thread."""
 
-    def __init__(self, pack: Pack, *, in_flight: int, direct: bool) -> None:
+    def __init__(self, pack: Pack, *, direct: bool) -> None:
         self._pack = pack
-        self._in_flight = in_flight
-        self._direct = direct and pack.direct_file is not None
-        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="stoker-disk")
-        self._own = threading.local()
-        self._page_cache = PageCache(pack.rows_file)
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="stoker-disk")
         self._whole = np.zeros(pack.kept, np.bool_)
-        self._copiers = min(_COPIERS, in_flight, os.cpu_count() or 1)
+        self._page_cache: PageCache | None = None
+        self._queue: DirectQueue | None = None
+        if sys.platform.startswith("linux") and pack.writable:
+            self._page_cache = PageCache(pack.rows_file, stride=pack.stride)
+            self._queue = _open_queue(pack) if direct else None
 
     def read(
         self, numbers: Indices, places: Indices, sums: Sums, outs: Sequence[Bytes], pieces: Sequence[slice]
@@ -58,124 +60,178 @@ class RowReads:
         Each out has one row of bytes for each place, and its piece says which part of a row it takes.
         What stands in a place that is returned is not to be used.
         """
-        due = np.where(self._whole[numbers], 0, sums)
-        jobs = list(zip(numbers.tolist(), places.tolist(), due.tolist(), strict=True))
-        targets = _Targets(outs, pieces, self._pack.row_bytes)
-        wrong: list[int] = []
-        warm, cold = self._split(jobs)
-        cold += self._spread(warm, partial(self._copy_some, targets=targets, wrong=wrong), self._copiers)
-        self._spread(cold, partial(self._fetch_some, targets=targets, wrong=wrong), self._in_flight)
-        good = ~np.isin(places, wrong)
+        due = np.where(self._whole[numbers], np.uint64(0), sums)
+        batch = _Batch(self._pack, numbers, places, due, outs, pieces)
+        held = np.zeros(len(numbers), np.bool_)
+        if self._page_cache is not None:
+            held = self._page_cache.held(numbers)
+        warm, cold = np.flatnonzero(held), np.flatnonzero(~held)
+        if self._page_cache is not None and self._page_cache.can_take(pieces):
+            self._copy(self._page_cache, batch, warm)
+        else:
+            self._read_plainly(batch, warm, _COPIERS)
+        if self._queue is not None:
+            cold = self._read_by_queue(self._queue, batch, cold)
+        self._read_plainly(batch, cold, _READERS)
+        good = ~np.isin(places, batch.wrong)
         self._whole[numbers[good]] = True
         self._whole[numbers[~good]] = False
-        return wrong
+        return batch.wrong
 
-    def _split(self, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
-        """What the page cache may hold, and what it does not. A few rows tell, unless they differ."""
-        if _NOWAIT is None:
-            return [], jobs
-        if not self._direct:
-            return jobs, []  # what is missing is then being fetched while the others are copied
-        few = jobs[:: -(-len(jobs) // _PROBES)] if jobs else []
-        held = sum(map(self._is_cached, few))
-        if held in (0, len(few)):
-            return (jobs, []) if held else ([], jobs)
-        known = [(job, self._is_cached(job)) for job in jobs]
-        return [job for job, cached in known if cached], [job for job, cached in known if not cached]
+    def _copy(self, page_cache: PageCache, batch: "_Batch", rows: Indices) -> None:
+        """Through the map, each thread a part."""
+        step = max(1, _CHECKED_BYTES // self._pack.stride)
 
-    def _is_cached(self, job: Job) -> bool:
-        return self._page_cache.holds(job[0] * self._pack.stride, self._pack.row_bytes)
+        def copy(part: Indices) -> None:
+            known = step if batch.due[part].any() else len(part) or 1
+            for begin in range(0, len(part), known):
+                some = part[begin : begin + known]
+                for out, piece in zip(batch.outs, batch.pieces, strict=True):
+                    page_cache.take(batch.numbers[some], piece, out, batch.places[some])
+                batch.check(some)
 
-    def _spread(self, jobs: list[Job], work: Callable[[Iterator[Job]], list[Job]], threads: int) -> list[Job]:
-        """Have jobs done by this thread and others, each taking the next when it is done with one."""
-        shared = iter(jobs)  # a list's iterator hands each item out once, to whichever thread asks
-        alone = threads <= self._copiers and len(jobs) * self._pack.row_bytes < _ALONE_BYTES
-        others = 0 if alone else min(threads, len(jobs)) - 1
-        helpers = [self._pool.submit(work, shared) for _ in range(others)]
-        left = work(shared)
-        for helper in helpers:
-            left += helper.result()
-        return left
+        alone = len(rows) * self._pack.row_bytes < _ALONE_BYTES
+        self._share(copy, np.array_split(rows, 1 if alone else _COPIERS))
 
-    def _copy_some(self, jobs: Iterator[Job], targets: "_Targets", wrong: list[int]) -> list[Job]:
-        """Copy what the page cache has; what it does not have."""
-        pack, cold = self._pack, []
-        for job in jobs:
-            parts = targets.at(job[1])
-            try:
-                got = os.preadv(pack.rows_file, parts, job[0] * pack.stride, _NOWAIT or 0)
-            except OSError:  # EAGAIN: not there. Anything else is met again, and settled, by a plain read
-                got = 0
-            if got != pack.row_bytes:
-                cold.append(job)
-            elif not self._is_whole(job, parts):
-                wrong.append(job[1])
-        return cold
+    def _read_by_queue(self, queue: DirectQueue, batch: "_Batch", rows: Indices) -> Indices:
+        """Past the page cache; the rows that could not be read so."""
+        if not len(rows):
+            return rows
+        left = np.ones(len(rows), np.bool_)
+        scatter = _Scatter(batch, rows, self._pack.stride)
+        offsets = batch.numbers[rows] * self._pack.stride
+        memory = [*batch.outs, scatter.spare]
+        for done, good in queue.read(offsets, scatter.vectors, self._pack.stride, memory):
+            came = done[good]
+            left[came] = False
+            scatter.gather(came)
+            batch.check(rows[came])
+        if left.all():
+            self._queue = None  # blocks larger than a page, say
+        return rows[left]
 
-    def _fetch_some(self, jobs: Iterator[Job], targets: "_Targets", wrong: list[int]) -> list[Job]:
-        """Read from the disk; nothing is left to do."""
-        for job in jobs:
-            try:
-                good = self._fetch(job, targets) and (not job[2] or self._is_whole(job, targets.at(job[1])))
-            except OSError:  # the disk cannot read it: to the caller as good as damaged
-                good = False
-            if not good:
-                wrong.append(job[1])
-        return []
+    def _read_plainly(self, batch: "_Batch", rows: Indices, threads: int) -> None:
+        """Through the page cache, each thread taking the next when it is done with one."""
+        shared = iter(rows.tolist())  # a list's iterator hands each item out once, to whichever thread asks
 
-    def _fetch(self, job: Job, targets: "_Targets") -> bool:
-        """Read a row into its place; whether all of it came."""
-        pack, (number, place, _) = self._pack, job
-        if self._direct:
-            try:
-                return self._fetch_direct(number, place, targets)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._direct = False  # blocks larger than a page
-        return os.preadv(pack.rows_file, targets.at(place), number * pack.stride) == pack.row_bytes
+        def work(jobs: Iterator[int]) -> None:
+            for at in jobs:
+                try:
+                    good = batch.fetch(at)
+                except OSError:  # the disk cannot read it: to the caller as good as damaged
+                    good = False
+                if not good:
+                    batch.wrong.append(int(batch.places[at]))
+                elif batch.due[at]:
+                    batch.check([at])
 
-    def _fetch_direct(self, number: int, place: int, targets: "_Targets") -> bool:
-        """Into its place if that is aligned as O_DIRECT wants it, else by a buffer of the thread's own."""
-        pack = self._pack
-        into = targets.at(place)[0] if targets.paged else self._buffer().data
-        got = os.preadv(pack.direct_file or 0, [into], number * pack.stride)
-        if not targets.paged:
-            targets.copy(self._buffer(), place)
-        return got >= pack.row_bytes
+        self._share(work, [shared] * min(threads, len(rows)))
 
-    def _buffer(self) -> Bytes:
-        buffer: Bytes | None = getattr(self._own, "buffer", None)
-        if buffer is None:
-            buffer = self._own.buffer = np.frombuffer(mmap.mmap(-1, self._pack.stride), np.uint8)
-        return buffer
-
-    def _is_whole(self, job: Job, parts: Sequence[memoryview]) -> bool:
-        number, _, due = job
-        return not due or self._pack.checksum(number, parts) == due
+    def _share(self, work: Callable[[T], None], parts: Sequence[T]) -> None:
+        """Have it done by this thread and others."""
+        others = [self._pool.submit(work, part) for part in parts[1:]]
+        try:
+            for part in parts[:1]:
+                work(part)
+        finally:
+            for other in others:
+                other.result()
 
 
-class _Targets:
-    """Where in the outs each piece of a row goes; the gaps between pieces, which no out takes, go nowhere."""
+class _Batch:
+    """Rows to be read, each by its number into its place; `due` is the checksum of those not yet checked."""
 
-    def __init__(self, outs: Sequence[Bytes], pieces: Sequence[slice], row_bytes: int) -> None:
-        self._outs, self._pieces = outs, pieces
-        ends = [piece.start for piece in pieces[1:]] + [row_bytes]
+    def __init__(
+        self,
+        pack: Pack,
+        numbers: Indices,
+        places: Indices,
+        due: Sums,
+        outs: Sequence[Bytes],
+        pieces: Sequence[slice],
+    ) -> None:
+        self._pack = pack
+        self.numbers, self.places, self.due = numbers, places, due
+        self.outs, self.pieces = outs, pieces
+        self.wrong: list[int] = []
+        ends = [piece.start for piece in pieces[1:]] + [pack.row_bytes]
         self._gaps = [end - piece.stop for piece, end in zip(pieces, ends, strict=True)]
-        first = outs[0]
-        self.paged = first.shape[1] == row_bytes and not (
-            row_bytes % PAGE or first.strides[0] % PAGE or first.ctypes.data % PAGE
-        )
 
-    def at(self, place: int) -> list[memoryview]:
-        """The whole row in parts, each where it belongs."""
+    def check(self, rows: Iterable[int]) -> None:
+        """Note those that came and are not whole."""
+        for at in rows:
+            if not self.due[at]:
+                continue
+            number, place = int(self.numbers[at]), int(self.places[at])
+            if self._pack.checksum(number, self._parts(place)) != self.due[at]:
+                self.wrong.append(place)
+
+    def fetch(self, at: int) -> bool:
+        """Read a row from the file into its place; whether all of it came."""
+        pack, offset = self._pack, int(self.numbers[at]) * self._pack.stride
+        if len(self.outs) <= _MOST_PIECES:
+            parts = self._parts(int(self.places[at]))
+            return os.preadv(pack.rows_file, parts, offset) == pack.row_bytes
+        row = np.frombuffer(os.pread(pack.rows_file, pack.row_bytes, offset), np.uint8)
+        if len(row) < pack.row_bytes:
+            return False
+        for out, piece in zip(self.outs, self.pieces, strict=True):
+            out[self.places[at]] = row[piece]
+        return True
+
+    def _parts(self, place: int) -> list[memoryview]:
+        """The whole row, each part where it belongs; what lies between the pieces is zeros."""
         parts = []
-        for out, gap in zip(self._outs, self._gaps, strict=True):
+        for out, gap in zip(self.outs, self._gaps, strict=True):
             parts.append(out[place].data)
             if gap:
                 parts.append(memoryview(bytearray(gap)))
         return parts
 
-    def copy(self, row: Bytes, place: int) -> None:
-        for out, piece in zip(self._outs, self._pieces, strict=True):
-            np.copyto(out[place], row[piece])
+
+class _Scatter:
+    """Where the queue puts rows: pieces of whole pages into the batch, the rest into spare memory first."""
+
+    def __init__(self, batch: _Batch, rows: Indices, stride: int) -> None:
+        self._places = batch.places[rows]
+        pieces = list(zip(batch.outs, batch.pieces, strict=True))
+        straight = [(out, piece) for out, piece in pieces if _is_paged(out, piece)]
+        self.spare = fresh_rows(len(rows), stride - sum(piece.stop - piece.start for _, piece in straight))
+        every = np.arange(len(rows))
+        vectors: list[tuple[Indices, int]] = []
+        self._rest: list[tuple[Bytes, slice]] = []
+        end = aside = 0  # of the row, and what of it went straight
+        for out, piece in [*pieces, (None, slice(stride, stride))]:
+            if out is not None and not _is_paged(out, piece):
+                self._rest.append((out, slice(piece.start - aside, piece.stop - aside)))
+                continue
+            if piece.start > end:
+                begins = self.spare.ctypes.data + end - aside + every * self.spare.strides[0]
+                vectors.append((begins, piece.start - end))
+            if out is not None:
+                vectors.append((out.ctypes.data + self._places * out.strides[0], piece.stop - piece.start))
+                aside += piece.stop - piece.start
+            end = piece.stop
+        self.vectors = np.empty((len(rows), len(vectors), 2), np.uint64)
+        for at, (begins, size) in enumerate(vectors):
+            self.vectors[:, at, 0], self.vectors[:, at, 1] = begins, size
+
+    def gather(self, rows: Indices) -> None:
+        """Have in the batch what came into the spare memory."""
+        for at, place in zip(rows.tolist(), self._places[rows].tolist(), strict=True):
+            for out, piece in self._rest:
+                out[place] = self.spare[at, piece]
+
+
+def _is_paged(out: Bytes, piece: slice) -> bool:
+    """Whether O_DIRECT can read such a piece of a row straight into its out."""
+    return piece.stop > piece.start and not (
+        piece.start % PAGE or piece.stop % PAGE or out.strides[0] % PAGE or out.ctypes.data % PAGE
+    )
+
+
+def _open_queue(pack: Pack) -> DirectQueue | None:
+    try:
+        return None if pack.direct_file is None else DirectQueue(pack.direct_file)
+    except OSError:  # not on this system, or not allowed here
+        return None

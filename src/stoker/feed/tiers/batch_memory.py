@@ -1,0 +1,55 @@
+"""Memory for batches, used again when nobody has the batch any more.
+
+What the system hands out anew it fills with zeros first, page by page: on 2 cores a batch of 256 x 98 KB was
+copied out of the page cache at 4.7 GB/s into new memory, and at 8.7 into memory used before.
+
+A block comes back when the last tensor, view or array of it is gone, and not before: what a loop keeps is its
+own for ever.
+"""
+
+import threading
+import weakref
+
+import numpy as np
+
+from stoker.feed.tiers.pack import PAGE, Bytes
+
+# Smaller ones are the allocator's own affair: it keeps them.
+_LEAST = 1 << 20
+# Blocks that nobody uses. A feed has 3 batches under way, so hardly ever so many come back at once.
+_MOST_FREE = 4
+_free: list[Bytes] = []
+_choosing = threading.Lock()
+
+
+def fresh_rows(count: int, size: int) -> Bytes:
+    """Rows of so many bytes, side by side, not yet filled; from the beginning of a page, as O_DIRECT asks.
+
+    The memory is in use as long as this very array is, or a tensor made of it by `torch.from_numpy`; a view
+    that numpy makes of it does not count.
+    """
+    needed = count * size
+    memory = _used_before(needed + PAGE)
+    if memory is None:
+        # Numpy's, which asks for huge pages.
+        memory = np.empty(needed + PAGE, np.uint8)
+    begin = -memory.ctypes.data % PAGE
+    rows = memory[begin : begin + needed].reshape(count, size)
+    if needed >= _LEAST:
+        weakref.finalize(rows, _give_back, memory).atexit = False
+    return rows
+
+
+def _used_before(size: int) -> Bytes | None:
+    """A free block of about this size, the one that was given back last: some of it is in the CPU's cache."""
+    with _choosing:
+        for at in reversed(range(len(_free))):
+            if size <= len(_free[at]) <= 2 * size:
+                return _free.pop(at)
+    return None
+
+
+def _give_back(memory: Bytes) -> None:
+    # Called wherever the last reference happens to go, also amid the choosing above: so without its lock.
+    if len(_free) < _MOST_FREE:
+        _free.append(memory)
