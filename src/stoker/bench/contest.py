@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -78,13 +79,13 @@ class Contest:
     ) -> tuple[StayingChild, Mapping[str, Any]] | None:
         """The fastest of a contender's settings, at work; None where none works."""
         started = []
-        for number, plan in enumerate(contender.plans):
-            try:
-                started.append((stack.enter_context(self._start(contender, number, plan)), plan))
-            except BenchFailed as error:
-                if contender.needed:
-                    raise
-                self.leave_out(contender.kind, f"{last_line(str(error))} ({_told(plan)})")
+        for plan, child in zip(contender.plans, self._start_all(contender), strict=True):
+            if isinstance(child, StayingChild):
+                started.append((stack.enter_context(child), plan))
+            elif contender.needed:
+                raise child
+            else:
+                self.leave_out(contender.kind, f"{last_line(str(child))} ({_told(plan)})")
         if len(started) < 2:
             return started[0] if started else None
         rates: dict[int, list[float]] = {at: [] for at in range(len(started))}
@@ -94,10 +95,25 @@ class Contest:
                 rates[at].append(answer["samples"] / answer["seconds"])
                 self._note("tuning", number, contender.kind, plan, answer)
         best = max(rates, key=lambda at: median(rates[at]))
-        for at, (child, _) in enumerate(started):
-            if at != best:
-                child.close()
+        with ThreadPoolExecutor(len(started)) as pool:  # workers take their time to end
+            list(pool.map(StayingChild.close, [child for at, (child, _) in enumerate(started) if at != best]))
         return started[best]
+
+    def _start_all(self, contender: Contender) -> list[StayingChild | BenchFailed]:
+        """A child for each setting, or why there is none.
+
+        The first alone: it may write the set in the peer's own format, which the others find. Those start as
+        many at a time as there are cores, because most of a start is importing torch.
+        """
+
+        def start(number: int) -> StayingChild | BenchFailed:
+            try:
+                return self._start(contender, number, contender.plans[number])
+            except BenchFailed as error:
+                return error
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return [start(0), *pool.map(start, range(1, len(contender.plans)))]
 
     def _start(self, contender: Contender, number: int, plan: Mapping[str, Any]) -> StayingChild:
         given = {key: value for key, value in plan.items() if key != "threads"}

@@ -4,6 +4,7 @@ Every way reads the same rows in the same order, in turns. Before each the page 
 the machine under a virtual disk keeps is out of reach, for all ways alike.
 """
 
+import ctypes
 import mmap
 import os
 import threading
@@ -81,6 +82,7 @@ def measure_cold(
     tier = prepare(folder, rows=rows, row_bytes=row_bytes)
     path = rows_file(tier, folder)
     feed = _open_feed(folder, rows, row_bytes, batch)
+    evict(path)
     _drain(iter(feed))
     found: list[dict[str, float]] = []
     began = time.monotonic()
@@ -123,10 +125,26 @@ def _order(rows: int, batch: int) -> Order:
 
 
 def evict(path: Path) -> None:
-    """Have the page cache forget a file."""
+    """Have the page cache forget a file; BenchFailed where it does not: what a process has mapped stays."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        left = _count_cached(file.fileno())
+    if left:
+        raise BenchFailed(f"{left} pages of {path} stayed in the page cache: what is read now is not cold")
+
+
+def _count_cached(file: int) -> int:
+    """Pages of a file in the page cache."""
+    size = os.fstat(file).st_size
+    mapped = np.frombuffer(mmap.mmap(file, size, prot=mmap.PROT_READ), np.uint8)
+    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    told = ctypes.CDLL(None, use_errno=True).mincore(
+        ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data)
+    )
+    if told != 0:
+        raise BenchFailed(f"the kernel does not say what it has cached: {os.strerror(ctypes.get_errno())}")
+    return int(np.count_nonzero(pages & 1))
 
 
 def _drain(batches: Iterator[object]) -> None:
