@@ -46,11 +46,9 @@ class RowReads:
         self._pack = pack
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="stoker-disk")
         self._whole = np.zeros(pack.kept, np.bool_)
-        self._page_cache: PageCache | None = None
-        self._queue: DirectQueue | None = None
-        if sys.platform.startswith("linux") and pack.writable:
-            self._page_cache = PageCache(pack.rows_file, stride=pack.stride)
-            self._queue = _open_queue(pack) if direct else None
+        self._page_cache = _open_page_cache(pack)
+        # Where nobody says what the page cache holds, all is read through it: it may well hold everything.
+        self._queue = _open_queue(pack) if direct and self._page_cache is not None else None
 
     def read(
         self, numbers: Indices, places: Indices, sums: Sums, outs: Sequence[Bytes], pieces: Sequence[slice]
@@ -228,6 +226,15 @@ def _is_paged(out: Bytes, piece: slice) -> bool:
     return piece.stop > piece.start and not (
         piece.start % PAGE or piece.stop % PAGE or out.strides[0] % PAGE or out.ctypes.data % PAGE
     )
+
+
+def _open_page_cache(pack: Pack) -> PageCache | None:
+    if not sys.platform.startswith("linux") or not pack.writable:
+        return None
+    try:
+        return PageCache(pack.rows_file, stride=pack.stride)
+    except OSError:  # a file system without maps, or no room for one
+        return None
 
 
 def _open_queue(pack: Pack) -> DirectQueue | None:
