@@ -49,13 +49,17 @@ def no_queue(self: DirectQueue, file: int) -> None:
     raise OSError(errno.EPERM, "not allowed here")
 
 
+def no_room(self: DirectQueue, offsets: Any, *given: Any) -> Any:
+    raise OSError(errno.EAGAIN, "too many queues")
+
+
 def no_bytes(self: DirectQueue, offsets: Any, *given: Any) -> Any:
     yield np.arange(len(offsets)), np.zeros(len(offsets), np.bool_)
 
 
 @pytest.mark.parametrize("numbers", SIZES)
 @pytest.mark.parametrize("held", ["all", "none", "some"])
-@pytest.mark.parametrize("queue", ["", "none", "fails"])
+@pytest.mark.parametrize("queue", ["", "none", "full", "fails"])
 def test_each_row_comes_its_own_way_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int, held: str, queue: str
 ) -> None:
@@ -63,8 +67,8 @@ def test_each_row_comes_its_own_way_and_is_the_same(
     shares = {"all": lambda rows: rows >= 0, "none": lambda rows: rows < 0, "some": lambda rows: rows % 3 > 0}
     monkeypatch.setattr(PageCache, "held", lambda self, rows: shares[held](rows))
     if queue:
-        name, instead = ("__init__", no_queue) if queue == "none" else ("read", no_bytes)
-        monkeypatch.setattr(DirectQueue, name, instead)
+        instead = {"none": no_queue, "full": no_room, "fails": no_bytes}[queue]
+        monkeypatch.setattr(DirectQueue, "__init__" if queue == "none" else "read", instead)
     tier = tier_over(Numbered(200, numbers=numbers), tmp_path)
     tier.fill(range(150))
     check_all(tier)

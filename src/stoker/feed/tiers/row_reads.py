@@ -99,13 +99,17 @@ class RowReads:
         scatter = _Scatter(batch, rows, self._pack.stride)
         offsets = batch.numbers[rows] * self._pack.stride
         memory = [*batch.outs, scatter.spare]
-        for done, good in queue.read(offsets, scatter.vectors, self._pack.stride, memory):
-            came = done[good]
-            left[came] = False
-            scatter.gather(came)
-            batch.check(rows[came])
-        if left.all():
-            self._queue = None  # blocks larger than a page, say
+        try:
+            for done, good in queue.read(offsets, scatter.vectors, self._pack.stride, memory):
+                came = done[good]
+                left[came] = False
+                scatter.gather(came)
+                batch.check(rows[came])
+            useless = bool(left.all())  # blocks larger than a page, say
+        except OSError:  # the system has no more queues to give; none of the reads is in flight any more
+            useless = True
+        if useless:
+            self._queue = None
         return rows[left]
 
     def _read_plainly(self, batch: "_Batch", rows: Indices, threads: int) -> None:
