@@ -13,7 +13,9 @@ WISH = Wish(bytes=3 * GB, reserve=12 * GB, reserve_said="peak of 3 steps")
     ("wish", "room", "tier", "said"),
     [
         (WISH, Room(vram=92 * GB, ram=64 * GB), "vram", "3.0 GiB fits 92.0 GiB free, 12.0 GiB kept for"),
-        (WISH, Room(vram=14 * GB, ram=64 * GB), "ram", "3.0 GiB fits 64.0 GiB free"),
+        (WISH, Room(vram=14 * GB, ram=64 * GB), "window", "1.8 GiB of 3.0 GiB in VRAM (14.0 GiB free, 12.0"),
+        (WISH, Room(vram=12 * GB, ram=64 * GB), "ram", "3.0 GiB fits 64.0 GiB free"),
+        (WISH, Room(vram=int(12.3 * GB), ram=64 * GB), "ram", "3.0 GiB fits 64.0 GiB free"),
         (WISH, Room(vram=14 * GB, ram=2 * GB), "source", "not vram: 3.0 GiB does not fit 14.0 GiB free"),
         (WISH, Room(vram=None, ram=64 * GB), "ram", "fits"),
         (WISH, Room(vram=None, ram=None), "source", "could not be told"),
@@ -41,12 +43,22 @@ def test_a_tier_that_was_asked_for_is_the_highest() -> None:
     assert choose(WISH, room, "ram").tier == "ram"
     assert choose(WISH, room, "source").tier == "source"
     assert choose(WISH, Room(vram=GB, ram=64 * GB), "vram").tier == "ram"
+    assert choose(WISH, Room(vram=14 * GB, ram=64 * GB), "window").tier == "window"
+    assert choose(WISH, Room(vram=14 * GB, ram=64 * GB), "ram").tier == "ram"
     with pytest.raises(UsageError, match="no tier 'gpu': take one of auto, vram"):
         choose(WISH, room, "gpu")
+
+
+def test_what_stays_in_vram() -> None:
+    """All of it, a part, or nothing."""
+    assert choose(WISH, Room(vram=92 * GB, ram=64 * GB)).resident == 3 * GB
+    assert choose(WISH, Room(vram=14 * GB, ram=64 * GB)).resident == int(1.8 * GB)
+    assert choose(WISH, Room(vram=12 * GB, ram=64 * GB)).resident == 0
 
 
 def test_below_one_that_failed() -> None:
     """After an allocation that failed, only what lies below it is chosen."""
     room = Room(vram=92 * GB, ram=64 * GB)
-    assert choose(WISH, room, below="vram").tier == "ram"
+    assert choose(WISH, room, below="vram").tier == "window"
+    assert choose(WISH, room, below="window").tier == "ram"
     assert choose(WISH, room, below="ram").tier == "source"

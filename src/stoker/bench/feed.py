@@ -1,4 +1,4 @@
-"""`stoker bench feed`: how fast samples come, beside other loaders and the machine's own limit, on a CPU.
+"""`stoker bench feed`: how fast samples come, beside other loaders and the machine's own limit.
 
 Every rate of a part is taken in turns in one run, at least 5 of each and for the time given; a figure is the
 median, `_low` and `_high` its 95% bootstrap interval; a ratio is taken within each turn, our rate over the
@@ -31,6 +31,21 @@ s3
     local file with a cache of its own.
 
 The disk is the one under the folder for temporary files (TMPDIR).
+
+With `--device cuda` the parts are others, all in one process:
+
+vram
+    40,960 rows of 98,304 bytes in VRAM, shuffled batches of 256. `vram_gb_s` counts bytes read and written by
+    the device's own time for 159 batches queued behind a pause; `vram_host_us` is the host's time for a batch
+    when the device keeps up, all of the feed's code included. The peer is a dataset over the same tensor in
+    VRAM, a sample at a time, under a DataLoader.
+ram
+    32,768 rows of 262,144 bytes in RAM, shuffled batches of 64 onto the device; `ram_cores` is CPU time of
+    the whole process over wall time. The peer is a DataLoader over the tensor in RAM with pinned memory, with
+    the best number of workers. The limit is a copy of pinned memory of the same size.
+window
+    The same rows under a step that multiplies matrices for 0.6 ms and reads the whole batch; half of them fit
+    the VRAM that is allowed. `window_ratio` is its rate over that of a feed with all of them in VRAM.
 """
 
 import tempfile
@@ -38,7 +53,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker.bench import feed_disk, feed_s3, feed_sql
+import torch
+
+from stoker.bench import feed_disk, feed_gpu, feed_s3, feed_sql
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
 from stoker.bench.feed_figures import figures_of
@@ -49,18 +66,19 @@ from stoker.errors import StokerError, UsageError
 Measured = tuple[list[dict[str, Any]], Mapping[str, str]]
 # Of the time given, and by name what takes it.
 SHARES = {"disk": 0.6, "sql": 0.2, "s3": 0.2}
+_GPU_PARTS = {"vram": feed_gpu.measure_vram, "ram": feed_gpu.measure_ram, "window": feed_gpu.measure_window}
 # Of a disk's time, for the page cache's part.
 _WARM = 0.7
 
 
 def measure(options: Options) -> Iterator[Result]:
     """Measure each part asked for, all of them unless said."""
+    if options.device.startswith("cuda"):
+        yield _measure_gpu(options)
+        return
     if options.device not in ("all", "cpu"):
-        raise UsageError(f"--device {options.device}: feed is measured on cpu")
-    parts = list(options.parts) or list(SHARES)
-    unknown = [part for part in parts if part not in SHARES]
-    if unknown:
-        raise UsageError(f"no part {unknown[0]!r} of feed: --part {', '.join(SHARES)}")
+        raise UsageError(f"--device {options.device}: feed is measured on cpu or cuda")
+    parts = _parts(options, SHARES)
     share = _share(options.sizes)
     measures: Mapping[str, Callable[[Path, float], Measured]] = {
         "disk": lambda folder, seconds: _disk(folder, seconds, share, options.peers),
@@ -93,6 +111,29 @@ def measure(options: Options) -> Iterator[Result]:
         versions=versions_here(**versions),
         commit=options.commit or commit_here(),
     )
+
+
+def _measure_gpu(options: Options) -> Result:
+    if not torch.cuda.is_available():
+        raise UsageError(f"--device {options.device}, but torch finds no CUDA device here: use --device cpu")
+    parts = _parts(options, _GPU_PARTS)
+    runs = [run for part in parts for run in _GPU_PARTS[part](options.seconds / len(parts))]
+    return Result(
+        bench="feed",
+        hardware=hardware_word(options.device),
+        figures=figures_of(runs),
+        runs=runs,
+        versions=versions_here(),
+        commit=options.commit or commit_here(),
+    )
+
+
+def _parts(options: Options, known: Mapping[str, Any]) -> list[str]:
+    parts = list(options.parts) or list(known)
+    unknown = [part for part in parts if part not in known]
+    if unknown:
+        raise UsageError(f"no part {unknown[0]!r} of feed: --part {', '.join(known)}")
+    return parts
 
 
 def _share(sizes: Sequence[int]) -> float:

@@ -16,13 +16,17 @@ _RATE: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "disk_cold": lambda run: run["gb_s"],
     "sql": lambda run: run["rows_s"],
     "s3": lambda run: run["samples"] / run["seconds"],
+    **dict.fromkeys(("vram", "ram", "window"), lambda run: run["gb_s"]),
 }
 
 
 def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Every figure that these runs give. What was not measured is not there."""
     found: dict[str, float] = {}
-    makers = {"disk_warm": _warm, "disk_cold": _cold, "sql": _sql, "s3": _s3}
+    makers = {
+        "disk_warm": _warm, "disk_cold": _cold, "sql": _sql, "s3": _s3,
+        "vram": _vram, "ram": _ram, "window": _window,
+    }  # fmt: skip
     for part, make in makers.items():
         rates: dict[str, dict[int, float]] = defaultdict(dict)
         for run in runs:
@@ -30,7 +34,37 @@ def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
                 rates[run["kind"]][run["turn"]] = _RATE[part](run)
         if rates:
             found |= make(rates)
+    found |= _per_kind(runs, "vram", "host_us") | _per_kind(runs, "ram", "cores")
     return {name: float(f"{value:.5g}") for name, value in found.items()}
+
+
+def _per_kind(runs: Sequence[Mapping[str, Any]], part: str, key: str) -> dict[str, float]:
+    """What was measured beside the rate, of us and of peers."""
+    found: dict[str, float] = {}
+    mine = [run for run in runs if run.get("part") == part and key in run]
+    for kind in dict.fromkeys(run["kind"] for run in mine):
+        ends = "" if kind == "stoker" else f"_{kind}"
+        values = [run[key] for run in mine if run["kind"] == kind]
+        found |= as_figures(f"{part}_{key}{ends}", interval(values))
+    return found
+
+
+def _vram(rates: Rates) -> dict[str, float]:
+    limits = {kind: f"_{kind}" for kind in rates if kind.startswith("limit_")}
+    found = _named("vram_gb_s", rates, {"stoker": "", **limits, **_peers(rates)})
+    return found | _ratio("vram_ratio_limit", rates, "stoker", "limit_copy")
+
+
+def _ram(rates: Rates) -> dict[str, float]:
+    found = _named("ram_gb_s", rates, {"stoker": "", "limit_pinned": "_limit", **_peers(rates)})
+    found |= _ratio("ram_ratio_limit", rates, "stoker", "limit_pinned")
+    return found | _ratio("ram_ratio_peer", rates, "stoker", _best(rates, "peer_"))
+
+
+def _window(rates: Rates) -> dict[str, float]:
+    found = _named("window_gb_s", rates, {"window": "", "ram": "_ram", "vram": "_limit"})
+    found |= _ratio("window_ratio", rates, "window", "vram")
+    return found | _ratio("window_ratio_ram", rates, "ram", "vram")
 
 
 def _warm(rates: Rates) -> dict[str, float]:
@@ -178,6 +212,31 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[tuple[str, str, int]]]] = (
         "s3_second_epoch_get_s",
         (("Feed, from the cache on disk", "", 0), ("limit: the same rows of a local file", "_limit", 0)),
     ),
+    (
+        "VRAM, batches of 256 x 98 KB, the device's time, GB/s read and written",
+        "vram_gb_s",
+        (
+            ("Feed", "", 0),
+            ("limit: index_select with the indices there", "_limit_index_select", 0),
+            ("limit: a device copy", "_limit_copy", 0),
+        ),
+    ),
+    (
+        "VRAM, the host's time a batch, us",
+        "vram_host_us",
+        (("Feed", "", 1), ("limit: index_select with the indices there", "_limit_index_select", 1)),
+    ),
+    (
+        "RAM onto the device, batches of 64 x 256 KB in random order, GB/s",
+        "ram_gb_s",
+        (("Feed", "", 1), ("limit: a pinned copy", "_limit", 1)),
+    ),
+    ("RAM onto the device, cores", "ram_cores", (("Feed", "", 2), ("a pinned copy", "_limit_pinned", 2))),
+    (
+        "A compute-bound step, set twice the VRAM allowed, GB/s",
+        "window_gb_s",
+        (("window", "", 2), ("ram", "_ram", 2), ("limit: all of it in VRAM", "_limit", 2)),
+    ),
 )
 _RATIOS = (
     ("disk, warm: over the best peer", "disk_warm_ratio_peer", 2),
@@ -192,6 +251,11 @@ _RATIOS = (
     ("S3: first epoch over the server's limit", "s3_ratio_limit", 2),
     ("S3, 25 ms a trip: first epoch over the best client", "s3_far_ratio_best_client", 2),
     ("S3: second epoch over the disk", "s3_second_epoch_ratio_disk", 2),
+    ("VRAM: over a device copy", "vram_ratio_limit", 2),
+    ("RAM: over the best DataLoader", "ram_ratio_peer", 1),
+    ("RAM: over a pinned copy", "ram_ratio_limit", 2),
+    ("window: over all in VRAM, the same step", "window_ratio", 3),
+    ("ram: over all in VRAM, the same step", "window_ratio_ram", 3),
 )
 
 

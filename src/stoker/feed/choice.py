@@ -1,17 +1,21 @@
 """Which tier holds the samples: the highest that fits, and the sentence that says why. Pure.
 
-The tiers from the device down: vram, ram, source. A disk cache, where a folder for one was given, lies
-under whichever is chosen: what memory does not hold is read from there.
+The tiers from the device down: vram; window, which is ram with a part of it in VRAM too; ram; source. A disk
+cache, where a folder for one was given, lies under whichever is chosen: what memory does not hold is read
+from there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.errors import UsageError
 from stoker.facts.words import size
 
-TIERS = ("vram", "ram", "source")
+TIERS = ("vram", "window", "ram", "source")
 # Of what is free, left to everybody else: the loop's own growth, the page cache, other processes.
 _KEPT_SHARE = 0.1
+# A smaller part of the samples in VRAM is not worth it.
+_LEAST_WINDOW = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +44,11 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A tier, and why it is that one."""
+    """A tier, and why it is that one; of a window, the bytes of samples that stay in VRAM."""
 
     tier: str
     why: str
+    resident: int = 0
 
 
 def checked_tier(asked: str) -> str:
@@ -63,37 +68,60 @@ def choose(wish: Wish, room: Room, asked: str = "auto", below: str | None = None
     if below is not None:
         allowed = tuple(tier for tier in allowed if TIERS.index(tier) > TIERS.index(below))
     passed = []
-    for tier in allowed:
-        if tier == "source":
-            break
-        reason, fits = (_vram if tier == "vram" else _ram)(wish, room)
-        if fits:
-            return Choice(tier=tier, why=f"{tier}: {reason}")
-        passed.append(f"{tier}: {reason}")
+    for tier in allowed[:-1]:
+        reason, resident = _FITS[tier](wish, room)
+        if resident is not None:
+            return Choice(tier=tier, why=f"{tier}: {reason}", resident=resident)
+        if reason:
+            passed.append(f"{tier}: {reason}")
     return Choice(tier="source", why="source; not " + "; not ".join(passed) if passed else "source")
 
 
-def _vram(wish: Wish, room: Room) -> tuple[str, bool]:
+# What is said of a tier, and the bytes that would stay in VRAM; None for those where it does not fit.
+_Fit = tuple[str, int | None]
+
+
+def _vram(wish: Wish, room: Room) -> _Fit:
     assert wish.bytes is not None
-    if room.vram is None:
-        return "the device is the CPU", False
-    if wish.reserve is None:
-        return "what the model needs is not known yet (give reserve=, or wait for 3 steps)", False
-    left = int((room.vram - wish.reserve) * (1 - _KEPT_SHARE))
-    said = f"{size(room.vram)} free, {size(wish.reserve)} kept for the model ({wish.reserve_said})"
+    left, said = _left(wish, room)
+    if left is None:
+        return said, None
     if wish.bytes <= left:
-        return f"{size(wish.bytes)} fits {said}", True
-    return f"{size(wish.bytes)} does not fit {said}", False
+        return f"{size(wish.bytes)} fits {said}", wish.bytes
+    return f"{size(wish.bytes)} does not fit {said}", None
 
 
-def _ram(wish: Wish, room: Room) -> tuple[str, bool]:
+def _window(wish: Wish, room: Room) -> _Fit:
+    """What stands in its way is told of the tiers above and below."""
+    assert wish.bytes is not None
+    left, said = _left(wish, room)
+    fits, resident = _ram(wish, room)
+    if left is None or resident is None or left < wish.bytes * _LEAST_WINDOW:
+        return "", None
+    return f"{size(left)} of {size(wish.bytes)} in VRAM ({said}), all of it in RAM ({fits})", left
+
+
+def _ram(wish: Wish, room: Room) -> _Fit:
     assert wish.bytes is not None
     if room.ram is None:
-        return "how much memory is free could not be told", False
+        return "how much memory is free could not be told", None
     left = int(room.ram * (1 - _KEPT_SHARE))
     if wish.bytes > left:
-        return f"{size(wish.bytes)} does not fit {size(room.ram)} free", False
+        return f"{size(wish.bytes)} does not fit {size(room.ram)} free", None
     if wish.ranks > 1 and (room.shm is None or wish.bytes > room.shm):
         shm = "none" if room.shm is None else size(room.shm)
-        return f"{size(wish.bytes)} shared by {wish.ranks} ranks does not fit /dev/shm ({shm} free)", False
-    return f"{size(wish.bytes)} fits {size(room.ram)} free", True
+        return f"{size(wish.bytes)} shared by {wish.ranks} ranks does not fit /dev/shm ({shm} free)", None
+    return f"{size(wish.bytes)} fits {size(room.ram)} free", 0
+
+
+def _left(wish: Wish, room: Room) -> tuple[int | None, str]:
+    """The device's memory that samples may take, and of how much it is left."""
+    if room.vram is None:
+        return None, "the device is the CPU"
+    if wish.reserve is None:
+        return None, "what the model needs is not known yet (give reserve=, or wait for 3 steps)"
+    said = f"{size(room.vram)} free, {size(wish.reserve)} kept for the model ({wish.reserve_said})"
+    return int((room.vram - wish.reserve) * (1 - _KEPT_SHARE)), said
+
+
+_FITS: dict[str, Callable[[Wish, Room], _Fit]] = {"vram": _vram, "window": _window, "ram": _ram}

@@ -27,7 +27,7 @@ from stoker.feed.choice import checked_tier
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
 from stoker.feed.order import Order
-from stoker.feed.place import Place, State
+from stoker.feed.place import Place, Progress, State
 from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
 from stoker.feed.ranks import Ranks, find_ranks
 from stoker.feed.sources.base import Source
@@ -49,9 +49,10 @@ class Feed(DataLoader[Any]):
     together, and stays when their number changes. `shuffle`: True, "full", "blocks" or False. `subset`,
     `limit` and `weights` choose samples (see `Order`). `transform` runs by the batch on the device, after the
     cache.
-    `tier`: "auto", or the highest to use: "vram", "ram" or "source". `reserve` is what the model needs of the
-    device in bytes; where it is neither given nor in stoker.toml it is taken from the first steps. `cache` is
-    a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading processes; 0 reads by threads.
+    `tier`: "auto", or the highest to use: "vram", "window", "ram" or "source". `reserve` is what the model
+    needs of the device in bytes; where it is neither given nor in stoker.toml it is taken from the first
+    steps. `cache` is a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading processes; 0
+    reads by threads.
 
     An epoch is one `iter`. There is no `set_epoch` to call: each begins the next, or goes on where
     `load_state_dict` says.
@@ -133,7 +134,7 @@ class Feed(DataLoader[Any]):
         # Threads are told as workers: to Lightning none means a slow loader, and it says so.
         self.num_workers = self._workers or (0 if isinstance(self._source, TorchSource) else self._ahead)
         self.persistent_workers = self.num_workers > 0
-        self._place: Place | None = None
+        self._progress: Progress | None = None
         self._resumed = False
         self._asked_epoch: int | None = None
         self._holding: Holding | None = None
@@ -157,19 +158,19 @@ class Feed(DataLoader[Any]):
 
     @property
     def tier(self) -> str:
-        """Where the samples are held now: vram, ram, or nowhere (source)."""
+        """Where the samples are held now: vram, window, ram, or nowhere (source)."""
         return self._hold().tier
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands. Taken in step k, the feed that loads it begins with step k + 1."""
-        place = self._place or Place()
+        place = Place() if self._progress is None else self._progress.place
         return self._order(self._ranks).state(place, self._fingerprint).to_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there with the next `iter`; SourceChanged or OrderChanged where that cannot be."""
         order = self._order(self._ranks)
         place = order.resume(State.from_json(state), self._fingerprint)
-        self._place = place
+        self._progress = Progress(place)
         self._resumed = True
         self._asked_epoch = None
 
@@ -198,32 +199,35 @@ class Feed(DataLoader[Any]):
         """One epoch's batches, each counted as handed out before it is."""
         if not len(self._source):
             return
-        ranks = self._ranks
+        ranks, transform = self._ranks, self._transform
         order = self._order(ranks)
         place = self._next_place(order)
-        self._place, self._resumed, self._asked_epoch = place, False, None
+        # Counted there, and not here: to set an attribute of a DataLoader takes a microsecond.
+        progress = self._progress = Progress(place)
+        self._resumed, self._asked_epoch = False, None
         self.batch_size = self._share(ranks)
-        steps = order.count_steps(place.offset)
+        steps = order.count_steps(place.offset) - place.step
         short = 0 if self.drop_last else (order.size - place.offset) % order.batch_size
         self.end_of_dataloader, self.remainder = False, short
         shards = order.shards(
             place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
         )
         with told_to_accelerate(self):
-            for step, (shard, batch) in enumerate(self._hold().batches(shards), place.step):
-                self._place = Place(epoch=place.epoch, step=step + 1, offset=place.offset)
-                self.end_of_dataloader = step + 1 == steps
-                if self._transform is not None:
-                    batch = apply(self._transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
+            for shard, batch in self._hold().batches(shards):
+                progress.handed += 1
+                if progress.handed == steps:
+                    self.end_of_dataloader = True
+                if transform is not None:
+                    batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
                 yield batch
 
     def _next_place(self, order: Order) -> Place:
         """Where the next `iter` begins."""
-        place = self._place
-        if place is None:
-            place = Place()
-        elif not self._resumed or place.step >= order.count_steps(place.offset):
-            place = Place(epoch=place.epoch + 1)
+        place = Place()
+        if self._progress is not None:
+            place = self._progress.place
+            if not self._resumed or place.step >= order.count_steps(place.offset):
+                place = Place(epoch=place.epoch + 1)
         if self._asked_epoch not in (None, place.epoch):
             place = Place(epoch=self._asked_epoch)
         return place

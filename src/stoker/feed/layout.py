@@ -116,6 +116,13 @@ class Layout:
             raise ValueError(f"{len(leaves)} leaves for a tree of {len(self.leaves)}")
         return _built(self.tree, iter(leaves))
 
+    def split(self, leaves: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[Any]:
+        """Batches of these sizes, of leaves that hold them one after the other: views."""
+        if len(sizes) == 1:
+            return [self.unflatten(leaves)]
+        parts = [leaf.split(list(sizes)) for leaf in leaves]
+        return list(map(self.unflatten, zip(*parts, strict=True)))
+
     def views(self, rows: torch.Tensor) -> Any:
         """The batch whose leaves lie in these rows of bytes, (n, row_bytes): views, nothing is copied."""
         return self.unflatten(self._leaf_views(rows))

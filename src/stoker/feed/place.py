@@ -1,6 +1,6 @@
 """Where a loop stands in its order, and the small value from which it goes on elsewhere."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from stoker.errors import StateBroken
@@ -19,6 +19,20 @@ class Place:
     epoch: int = 0
     step: int = 0
     offset: int = 0
+
+
+class Progress:
+    """An epoch under way: where it was begun, and the batches handed out since."""
+
+    __slots__ = ("begun", "handed")
+
+    def __init__(self, begun: Place) -> None:
+        self.begun, self.handed = begun, 0
+
+    @property
+    def place(self) -> Place:
+        """The batch that comes next."""
+        return replace(self.begun, step=self.begun.step + self.handed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from stoker.errors import UsageError
 from stoker.feed.order import Shard
-from stoker.feed.place import Place
+from stoker.feed.place import Place, Progress
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
@@ -81,7 +81,8 @@ class BatchSampler(Sampler[list[int]]):
             )
         epoch = feed._next_place(feed._order(feed._ranks)).epoch
         for step, shard in enumerate(_shards(feed)):
-            feed._place, feed._resumed, feed._asked_epoch = Place(epoch=epoch, step=step + 1), False, None
+            feed._progress = Progress(Place(epoch=epoch, step=step + 1))
+            feed._resumed, feed._asked_epoch = False, None
             yield shard.samples.tolist()
 
     def __len__(self) -> int:

@@ -92,14 +92,20 @@ class Rows:
 
         The indices are int64, and on the same device: there nothing waits for them, and nothing checks them.
         """
+        return self.layout.unflatten(self._chosen(indices))
+
+    def get_each(self, indices: torch.Tensor, sizes: Sequence[int]) -> list[Any]:
+        """Batches of these sizes by one gather, as `get` gives one; they share an allocation."""
+        return self.layout.split(self._chosen(indices), sizes)
+
+    def _chosen(self, indices: torch.Tensor) -> list[torch.Tensor]:
         if self.device.type == "cpu":
             batch = [fresh(leaf, len(indices)) for leaf in self.layout.leaves]
             self.gather(indices, batch)
-        else:
-            rows, _ = self.opened()
-            chosen = zip(self.layout.leaves, rows, strict=True)
-            batch = [as_leaf(words.index_select(0, indices), leaf) for leaf, words in chosen]
-        return self.layout.unflatten(batch)
+            return batch
+        rows, _ = self.opened()
+        chosen = zip(self.layout.leaves, rows, strict=True)
+        return [as_leaf(words.index_select(0, indices), leaf) for leaf, words in chosen]
 
     def gather(self, indices: torch.Tensor, out: Sequence[torch.Tensor]) -> None:
         """Copy these samples into dense tensors of the caller's, one a leaf; all in the host's memory."""
@@ -152,7 +158,17 @@ def words_of(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
 
 def as_leaf(words: torch.Tensor, leaf: Leaf) -> torch.Tensor:
     """What `words_of` made words of."""
-    return words.view(-1).view(leaf.dtype).view(len(words), *leaf.shape)
+    if not words.numel():  # nothing to look at in another way, and nothing has no stride
+        return torch.empty((words.shape[0], *leaf.shape), dtype=leaf.dtype, device=words.device)
+    return words.view(leaf.dtype).view(words.shape[0], *leaf.shape)
+
+
+def bring(places: Sequence[Indices], device: torch.device) -> torch.Tensor:
+    """The numbers of several batches on the device, moved at one go behind the work that is queued there."""
+    numbers = torch.from_numpy(np.concatenate(places))
+    if device.type == "cuda":  # from memory that is not pinned, the copy would wait for all of that work
+        numbers = numbers.pin_memory().to(device, non_blocking=True)
+    return numbers
 
 
 def fresh(leaf: Leaf, count: int) -> torch.Tensor:
