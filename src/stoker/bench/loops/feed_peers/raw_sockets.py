@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import obstore
+from obstore.store import S3Store
 
 _ROOM = 1 << 20
 
@@ -22,7 +23,7 @@ def open_epochs(
     *, url: str, endpoint: str, key: str, secret: str, objects: int, batch: int, workers: int
 ) -> Callable[[], Iterator[Any]]:
     """An epoch is every object, over so many connections."""
-    store = obstore.store.from_url(
+    store = S3Store.from_url(
         url,
         config={
             "endpoint": endpoint,
