@@ -157,7 +157,7 @@ def memory_of(batch: Batch) -> Rows:
 def put(memory: Rows, places: Places, rows: Rows) -> None:
     """Write rows into their places in a batch's memory; into a slice it is one copy of them all."""
     for name, column in rows.items():
-        held = memory[name]
+        held: Any = memory[name]
         if isinstance(held, np.ndarray) or isinstance(places, slice):
             held[places] = column
         else:

@@ -195,7 +195,7 @@ class SqlSource(Source):
             try:
                 for places, rows in blocks:
                     new = ~seen[places]
-                    count = np.count_nonzero(new)
+                    count = int(np.count_nonzero(new))
                     if count < len(new):  # the others were handed out before the connection was lost
                         places, rows = _numbers(places)[new], cut(rows, np.flatnonzero(new))
                     seen[places] = True
