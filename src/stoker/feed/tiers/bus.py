@@ -33,7 +33,7 @@ from stoker.feed.tiers.staged_bus import StagedBus
 
 # The host is at most twice so many steps ahead of the device. It sleeps where it would be further (86 us of
 # CPU a time, H200's host): the device's own queue is longer, and to wait for a place in that takes a core.
-_LEASH = 8
+_LEASH = 16
 
 
 def open_bus(rows: SharedRows, device: torch.device) -> "Bus | StagedBus":
