@@ -259,7 +259,7 @@ class Feed(DataLoader[Any]):
                 self._source,
                 prefetch=self._prefetch,
                 disk=self._disk,
-                device=self.device,
+                device=_numbered(self.device),
                 asked=self._tier,
                 numbers=self._order(ranks).numbers(),
                 ranks=ranks,
@@ -314,6 +314,13 @@ def _device_of(device: str | torch.device | None) -> torch.device:
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r}, but torch finds no CUDA device here: use device='cpu'")
     return found
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """The card that "cuda" means by now: a trainer may have set it since the feed was made."""
+    if str(device) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def _disk_of(
