@@ -66,7 +66,8 @@ class PageCache:
             first = offset // mmap.PAGESIZE * mmap.PAGESIZE
             if self._mincore(begin + first, offset + self._stride - first, told + at * step) != 0:
                 pages[at] = 0
-        return np.all(pages & 1, axis=1)
+        there: NDArray[np.bool_] = np.all(pages & 1, axis=1)
+        return there
 
     def can_take(self, pieces: Sequence[slice]) -> bool:
         """Whether rows consist of blocks that are worth it, for each of these pieces of them."""
