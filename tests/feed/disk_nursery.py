@@ -44,7 +44,7 @@ def make_source(samples: int = SAMPLES, numbers: int = NUMBERS, version: str = "
 
 def tell_writes(flags: mmap.mmap) -> None:
     """Have the flags say when rows go to the disk; in small pieces, so that a kill can fall within a row."""
-    plain_write, plain_pwrite = pack.Pack.write, os.pwrite
+    plain_write, plain_pwritev = pack.Pack.write, os.pwritev
 
     def write(self: pack.Pack, *words: Any) -> int:
         try:
@@ -53,14 +53,14 @@ def tell_writes(flags: mmap.mmap) -> None:
             flags[WRITING] = 0
             flags[LAST] = struct.pack("d", time.monotonic())
 
-    def pwrite(file: int, data: Any, offset: int) -> int:
+    def pwritev(file: int, parts: Any, offset: int, how: int = 0, /) -> int:
         if not flags[WROTE]:
             flags[FIRST] = struct.pack("d", time.monotonic())
         flags[WROTE] = flags[WRITING] = 1
-        return plain_pwrite(file, data[:PIECE], offset)
+        return plain_pwritev(file, [parts[0][:PIECE]], offset, how)
 
     pack.Pack.write = write  # type: ignore[method-assign, assignment]
-    os.pwrite = pwrite
+    os.pwritev = pwritev
 
 
 def work(source: InMemory, flags: mmap.mmap, words: list[str]) -> int:

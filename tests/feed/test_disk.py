@@ -164,16 +164,17 @@ def test_the_same_number_may_come_twice_in_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_sample_can_have_many_tensors_or_one(tmp_path: Path) -> None:
-    """A bare tensor, and more leaves than one read scatters into."""
+    """A bare tensor, more leaves than one read scatters into, and more than one call can write."""
 
     class Shaped(Numbered):
         def read(self, indices: Any) -> Any:
             batch = super().read(indices)
             if self.version == "one":
                 return batch["values"]
-            return [(batch["values"][:, k : k + 3], batch["number"] + k) for k in range(20)]
+            count = {"many": 20, "too many": os.sysconf("SC_IOV_MAX") // 2 + 1}[self.version]
+            return [(batch["values"][:, k : k + 3], batch["number"] + k) for k in range(count)]
 
-    for version in ("one", "many"):
+    for version in ("one", "many", "too many"):
         tier = tier_over(Shaped(10, version=version), tmp_path)
         expected = tier.layout.flatten(Shaped(10, version=version).read(np.arange(10)))
         for _ in range(2):
@@ -181,17 +182,77 @@ def test_a_sample_can_have_many_tensors_or_one(tmp_path: Path) -> None:
             assert all(torch.equal(a, b) and a.is_contiguous() for a, b in zip(got, expected, strict=True))
 
 
-def test_rows_can_be_had_packed(tmp_path: Path) -> None:
-    """As other tiers keep them: one row of bytes a sample."""
-    tier = tier_over(Numbered(40), tmp_path)
+class Odd(Numbered):
+    """Tensors that do not lie as they read, of all sizes; the keys come in another order each time."""
+
+    def read(self, indices: Any) -> Any:
+        values, number = super().read(indices).values()
+        turned = torch.view_as_complex(values[:, :6].reshape(-1, 3, 2)).conj()
+        leaves = {
+            "apart": values[:, 1:12:3],
+            "swapped": values[:, :12].view(-1, 3, 4).transpose(1, 2),
+            "conjugate": turned,
+            "negative": turned.imag,
+            "learned": (values[:, :5] * 1.0).requires_grad_(),
+            "same": number[:1].new_zeros(1, 3).expand(len(number), 3),
+            "odd": values[:, :7] > 2**23,
+            "half": values[:, :3].bfloat16(),
+            "nothing": values[:, :0],
+            "number": number,
+        }
+        names = sorted(leaves, reverse=bool(len(self.asked) % 2))
+        return {name: leaves[name] for name in names}
+
+
+@pytest.mark.parametrize("there", [0, 1, 10])
+def test_however_a_tensor_lies_the_batch_is_dense_and_the_same(tmp_path: Path, there: int) -> None:
+    """None, some or all on the disk: one kind of batch, the keys in one order."""
+    tier = tier_over(Odd(10), tmp_path)
+    tier.fill(range(there))
+    expected = {name: leaf.detach() for name, leaf in Odd(10).read(np.arange(10)).items()}
     for _ in range(2):
-        rows = torch.zeros(40, tier.layout.row_bytes, dtype=torch.uint8)
-        tier.read_rows(np.arange(40), rows)
-        assert_same(
-            {k: v.contiguous() for k, v in tier.layout.views(rows).items()}, Numbered(40).read(np.arange(40))
-        )
-    with pytest.raises(ValueError, match="need uint8"):
-        tier.read_rows([1, 2], rows)
+        got = tier.read(np.arange(10))
+        assert_same(got, expected)
+        assert list(got) == sorted(expected, reverse=True)  # as the first look at a sample had them
+        assert not any(leaf.requires_grad or leaf.is_conj() or leaf.is_neg() for leaf in got.values())
+    assert (tier.hits, tier.misses, tier.damaged) == (there + 10, 10 - there, 0)
+
+
+def test_a_batch_of_which_nothing_is_there_is_not_copied(tmp_path: Path) -> None:
+    """It is the source's own, and what is done to it is not seen on the disk."""
+
+    class Remembering(Numbered):
+        last: Any = None
+
+        def read(self, indices: Any) -> Any:
+            self.last = super().read(indices)
+            return self.last
+
+    source = Remembering(20)
+    tier = tier_over(source, tmp_path)
+    got = tier.read(np.arange(20))
+    assert {name: leaf.data_ptr() for name, leaf in got.items()} == {
+        name: leaf.data_ptr() for name, leaf in source.last.items()
+    }
+    got["values"].fill_(-1)
+    assert_same(tier.read(np.arange(20)), Numbered(20).read(np.arange(20)))
+    assert (tier.hits, tier.misses, tier.damaged) == (20, 20, 0)
+
+
+def test_a_source_that_gives_too_few_is_told(tmp_path: Path) -> None:
+    """Whichever way its samples would go, none of them is written."""
+
+    class Short(Numbered):
+        def read(self, indices: Any) -> Any:
+            return super().read(indices[: max(1, len(indices) - 1)])
+
+    tier = tier_over(Short(20), tmp_path)
+    for ask in (lambda: tier.read(np.arange(5)), lambda: tier.read(np.array([3, 3, 4])), tier.fill):
+        with pytest.raises(ValueError, match="samples when asked for"):
+            ask()
+    pack = tier._open.get().pack
+    assert pack is not None
+    assert not pack.entries(np.arange(20)).any()
 
 
 def test_fill_writes_what_is_not_there(tmp_path: Path) -> None:

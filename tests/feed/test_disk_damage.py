@@ -143,6 +143,46 @@ def test_a_write_that_fails_halfway_stops_the_writing_and_nothing_else(tmp_path:
     assert (again.complete, again.damaged) == (True, 0)
 
 
+@pytest.mark.parametrize("most", [1, 19_000, 20_001])
+def test_what_the_system_leaves_of_a_write_is_written_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """It takes a byte at a time, all but the end of the first tensor, or a part of the second."""
+    plain = os.pwritev
+
+    def pwritev(file: int, parts: list[memoryview], offset: int) -> int:
+        return plain(file, [memoryview(b"".join(parts)[:most])], offset)
+
+    tier = tier_over(Numbered(10), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", pwritev)
+        check_all(tier)
+    again = tier_over(Numbered(10), tmp_path)
+    check_all(again)
+    assert (again.hits, again.misses, again.damaged) == (10, 0, 0)
+
+
+def test_a_disk_that_takes_nothing_more_loses_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither bytes nor an error, from the middle of a row on: the rows before it are there, no other is."""
+    plain, left = os.pwritev, [7 * 20_024 + 9000]
+
+    def pwritev(file: int, parts: list[memoryview], offset: int) -> int:
+        data = b"".join(parts)[: left[0]]
+        left[0] -= len(data)
+        return plain(file, [memoryview(data)], offset)
+
+    tier = tier_over(Numbered(60), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", pwritev)
+        check_all(tier)
+    assert "nothing more is written" in tier.why
+    again = tier_over(Numbered(60), tmp_path)
+    check_all(again)
+    assert (again.hits, again.misses, again.damaged) == (7, 53, 0)
+
+
 def read_as_nobody(root: Path, told: Any) -> None:
     """In a child without root's rights: what a cache that cannot be written to gives."""
     if os.getuid() == 0:

@@ -375,6 +375,27 @@ def test_room_is_made_of_what_nobody_has_open(tiny: Path) -> None:
     held.close()
 
 
+@pytest.mark.parametrize("left", [10_000, 50])
+def test_a_header_is_whole_or_there_is_no_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """The system takes 7 bytes at a time, to the end or not: nobody finds a file that never gets whole."""
+    plain, room = os.pwritev, [left]
+
+    def pwritev(file: int, parts: list[memoryview], offset: int) -> int:
+        done = plain(file, [parts[0][: min(7, room[0])]], offset)
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    content = content_of(Numbered(3))
+    if left == 50:
+        with pytest.raises(NoRoom, match="nothing could be written"):
+            SharedRows(content, folder=folder, patience_s=0)
+    else:
+        SharedRows(content, folder=folder, patience_s=0).close()
+
+
 def test_there_is_no_such_folder(tmp_path: Path) -> None:
     """The same as no room."""
     with pytest.raises(NoRoom, match="No such file or directory"):

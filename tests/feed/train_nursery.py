@@ -89,7 +89,8 @@ class Writes:
 
     def watch(self) -> None:
         """Rows to the disk and to memory, in small pieces, so that a kill can fall within a row."""
-        plain_write, plain_put, plain_pwrite = Pack.write, SharedRows.put, os.pwrite
+        plain_write, plain_put = Pack.write, SharedRows.put
+        plain_pwrite, plain_pwritev = os.pwrite, os.pwritev
 
         def write(pack: Pack, *words: Any) -> int:
             with self.of("disk"):
@@ -102,9 +103,12 @@ class Writes:
         def pwrite(file: int, data: Any, offset: int) -> int:
             return plain_pwrite(file, data[:PIECE] if self.begin() else data, offset)
 
+        def pwritev(file: int, parts: Any, offset: int, how: int = 0, /) -> int:
+            return plain_pwritev(file, [parts[0][:PIECE]] if self.begin() else parts, offset, how)
+
         Pack.write = write  # type: ignore[method-assign, assignment]
         SharedRows.put = put  # type: ignore[method-assign, assignment]
-        os.pwrite = pwrite
+        os.pwrite, os.pwritev = pwrite, pwritev
 
 
 def number_of(flags: mmap.mmap, at: slice) -> int:

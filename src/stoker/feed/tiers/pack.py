@@ -48,6 +48,8 @@ PAGE = 4096
 PAGED_FROM = 4 * PAGE
 # What a file system notes of a row that lies apart from the others: an extent of 12 to 16 bytes.
 TABLE_BYTES = 16
+# What Linux and macOS take in one call (IOV_MAX); given more, they refuse all of it (EINVAL).
+_MOST_PARTS = 1024
 # A writer holds the lock for one batch; one that is stopped must not stop the others.
 _PATIENCE_S = 5.0
 
@@ -160,6 +162,10 @@ class Pack:
     def __init__(self, folder: Path, content: Content, *, kept: int, in_use: int, writable: bool) -> None:
         self.folder, self.content, self.kept, self.writable = folder, content, kept, writable
         self.stride, self.row_bytes = content.stride, content.layout.row_bytes
+        leaves = zip(content.layout.leaves, content.layout.offsets, strict=True)
+        self.pieces = [slice(offset, offset + leaf.bytes) for leaf, offset in leaves]
+        ends = [piece.start for piece in self.pieces[1:]] + [self.row_bytes]
+        self._gaps = [end - piece.stop for piece, end in zip(self.pieces, ends, strict=True)]
         self._checksum = Checksum()
         self._key = int(content.key[:16], 16)
         self._patience_s = _PATIENCE_S
@@ -183,6 +189,16 @@ class Pack:
         except OSError:
             return None
         return files[-1]
+
+    def parts(self, leaves: Sequence[Bytes], at: int) -> list[memoryview]:
+        """Row `at` of these leaves, each of them rows of bytes, as the file has it: zeros in the gaps."""
+        parts = []
+        for leaf, gap in zip(leaves, self._gaps, strict=True):
+            if leaf.shape[1]:
+                parts.append(leaf[at].data)
+            if gap:
+                parts.append(memoryview(bytearray(gap)))
+        return parts
 
     def checksum(self, number: int, parts: Sequence[memoryview]) -> int:
         """What the row of this number, in these parts, must have as its entry."""
@@ -213,8 +229,10 @@ class Pack:
         self.sums[number] = entry
         return entry
 
-    def write(self, numbers: Indices, rows: Bytes, seen: Sums) -> int:
+    def write(self, numbers: Indices, leaves: Sequence[Bytes], seen: Sums) -> int:
         """Write rows whose checksums are still those `seen`; how many. Raises OSError as the disk does.
+
+        Row `numbers[k]` is row k of all leaves, and goes to the file from where it lies.
 
         0 was seen for a row that is not there, another value for one found damaged. Whoever finds something
         else leaves the row alone: it has been written since.
@@ -233,16 +251,15 @@ class Pack:
                 if number < self.kept and self._look_up(number) == seen[at]
             ]
             for at in ours:
+                number, parts = int(numbers[at]), self.parts(leaves, at)
                 if seen[at]:  # damaged: from here on it is not there
-                    self._enter(int(numbers[at]), 0)
-                _pwrite(self.rows_file, rows[at].data, int(numbers[at]) * self.stride)
-            for at in ours:
-                number = int(numbers[at])
-                self._enter(number, self.checksum(number, [rows[at].data]))
+                    self._enter(number, 0)
+                write_parts(self.rows_file, parts, number * self.stride)
+                self._enter(number, self.checksum(number, parts))  # while the CPU's cache has it
         return len(ours)
 
     def _enter(self, number: int, entry: int) -> None:
-        _pwrite(self._sums_file, memoryview(entry.to_bytes(8, sys.byteorder)), number * 8)
+        write_parts(self._sums_file, [memoryview(entry.to_bytes(8, sys.byteorder))], number * 8)
         self.sums[number] = entry
 
     def claim(self, block: int) -> AbstractContextManager[bool]:
@@ -263,12 +280,18 @@ def _pread(file: int, size: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def _pwrite(file: int, data: memoryview, offset: int) -> None:
-    while len(data):
-        done = os.pwrite(file, data, offset)
+def write_parts(file: int, parts: Sequence[memoryview], offset: int) -> None:
+    """Write these bytes, none of them empty, one after the other: all of them, or OSError."""
+    left = list(parts)
+    while left:
+        done = os.pwritev(file, left[:_MOST_PARTS], offset)
         if not done:
             raise OSError(errno.ENOSPC, "nothing could be written")
-        data, offset = data[done:], offset + done
+        offset += done
+        while left and done >= len(left[0]):
+            done -= len(left.pop(0))
+        if done:  # the system took no more than that of the next
+            left[0] = left[0][done:]
 
 
 def _close(files: list[int]) -> None:

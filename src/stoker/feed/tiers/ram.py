@@ -30,7 +30,7 @@ import torch
 
 from stoker.errors import NoRoom, UsageError
 from stoker.feed.sources.base import Indices
-from stoker.feed.tiers.pack import PAGE, Bytes, Content
+from stoker.feed.tiers.pack import PAGE, Bytes, Content, write_parts
 from stoker.feed.tiers.rows import Rows, as_leaf
 
 if sys.platform != "win32":
@@ -237,7 +237,7 @@ def _make(file: int, path: Path, places: Places) -> None:
         raise OSError(errno.ENOSPC, f"{path.parent} has {free} bytes free")
     for begin in range(0, places.bytes, _PIECE_BYTES):
         os.posix_fallocate(file, begin, min(_PIECE_BYTES, places.bytes - begin))
-    os.pwrite(file, places.header, 0)
+    write_parts(file, [memoryview(places.header)], 0)
 
 
 def _leave(pid: int, file: int, path: Path) -> None:

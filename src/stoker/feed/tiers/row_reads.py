@@ -50,21 +50,19 @@ class RowReads:
         # Where nobody says what the page cache holds, all is read through it: it may well hold everything.
         self._queue = _open_queue(pack) if direct and self._page_cache is not None else None
 
-    def read(
-        self, numbers: Indices, places: Indices, sums: Sums, outs: Sequence[Bytes], pieces: Sequence[slice]
-    ) -> list[int]:
+    def read(self, numbers: Indices, places: Indices, sums: Sums, outs: Sequence[Bytes]) -> list[int]:
         """Read row `numbers[k]` into place `places[k]` of each out; the places of rows that are not whole.
 
-        Each out has one row of bytes for each place, and its piece says which part of a row it takes.
+        There is an out for each piece of a row, and in it one row of bytes for each place.
         What stands in a place that is returned is not to be used.
         """
         due = np.where(self._whole[numbers], np.uint64(0), sums)
-        batch = _Batch(self._pack, numbers, places, due, outs, pieces)
+        batch = _Batch(self._pack, numbers, places, due, outs)
         held = np.zeros(len(numbers), np.bool_)
         if self._page_cache is not None:
             held = self._page_cache.held(numbers)
         warm, cold = np.flatnonzero(held), np.flatnonzero(~held)
-        if self._page_cache is not None and self._page_cache.can_take(pieces):
+        if self._page_cache is not None and self._page_cache.can_take(batch.pieces):
             self._copy(self._page_cache, batch, warm)
         else:
             self._read_plainly(batch, warm, _COPIERS)
@@ -144,20 +142,12 @@ class _Batch:
     """Rows to be read, each by its number into its place; `due` is the checksum of those not yet checked."""
 
     def __init__(
-        self,
-        pack: Pack,
-        numbers: Indices,
-        places: Indices,
-        due: Sums,
-        outs: Sequence[Bytes],
-        pieces: Sequence[slice],
+        self, pack: Pack, numbers: Indices, places: Indices, due: Sums, outs: Sequence[Bytes]
     ) -> None:
         self._pack = pack
         self.numbers, self.places, self.due = numbers, places, due
-        self.outs, self.pieces = outs, pieces
+        self.outs, self.pieces = outs, pack.pieces
         self.wrong: list[int] = []
-        ends = [piece.start for piece in pieces[1:]] + [pack.row_bytes]
-        self._gaps = [end - piece.stop for piece, end in zip(pieces, ends, strict=True)]
 
     def check(self, rows: Iterable[int]) -> None:
         """Note those that came and are not whole."""
@@ -165,14 +155,14 @@ class _Batch:
             if not self.due[at]:
                 continue
             number, place = int(self.numbers[at]), int(self.places[at])
-            if self._pack.checksum(number, self._parts(place)) != self.due[at]:
+            if self._pack.checksum(number, self._pack.parts(self.outs, place)) != self.due[at]:
                 self.wrong.append(place)
 
     def fetch(self, at: int) -> bool:
         """Read a row from the file into its place; whether all of it came."""
         pack, offset = self._pack, int(self.numbers[at]) * self._pack.stride
         if len(self.outs) <= _MOST_PIECES:
-            parts = self._parts(int(self.places[at]))
+            parts = pack.parts(self.outs, int(self.places[at]))
             return os.preadv(pack.rows_file, parts, offset) == pack.row_bytes
         row = np.frombuffer(os.pread(pack.rows_file, pack.row_bytes, offset), np.uint8)
         if len(row) < pack.row_bytes:
@@ -180,15 +170,6 @@ class _Batch:
         for out, piece in zip(self.outs, self.pieces, strict=True):
             out[self.places[at]] = row[piece]
         return True
-
-    def _parts(self, place: int) -> list[memoryview]:
-        """The whole row, each part where it belongs; what lies between the pieces is zeros."""
-        parts = []
-        for out, gap in zip(self.outs, self._gaps, strict=True):
-            parts.append(out[place].data)
-            if gap:
-                parts.append(memoryview(bytearray(gap)))
-        return parts
 
 
 class _Scatter:
