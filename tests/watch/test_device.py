@@ -20,6 +20,8 @@ from stoker.watch.observer import Observer
 from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Step
 
+pytestmark = pytest.mark.quiet
+
 FORWARD, BACKWARD, UPDATE = 0.012, 0.018, 0.006
 POINTS = 0.03
 WARM_UP = 3

@@ -10,6 +10,8 @@ from kit import BATCH
 
 from stoker.watch import Record
 
+pytestmark = pytest.mark.quiet
+
 SCRIPT = Path(__file__).parent / "feed_loop.py"
 RUN = (sys.executable, "-m", "stoker", "run")
 POINTS = 0.03

@@ -19,6 +19,7 @@ from stoker.watch import Record
 # Lightning's advice to use workers and to log, which these trainings do without on purpose, and a name that
 # it takes from torch and torch has renamed.
 pytestmark = [
+    pytest.mark.quiet,
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),

@@ -18,6 +18,8 @@ import numpy as np, torch
 from pathlib import Path
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+pytestmark = pytest.mark.quiet
+
 def burn(seconds):
     until = time.thread_time() + seconds
     while time.thread_time() < until: pass

@@ -14,7 +14,7 @@ from stoker.watch import Record, hooks
 transformers: Any = pytest.importorskip("transformers")
 TOLERANCE = 0.03
 # accelerate asks for pinned memory, which torch warns of where there is no accelerator.
-pytestmark = [pytest.mark.filterwarnings("ignore:.*'pin_memory' argument is set as true")]
+pytestmark = [pytest.mark.quiet, pytest.mark.filterwarnings("ignore:.*'pin_memory' argument is set as true")]
 
 
 class TimedItems(Items):

@@ -14,6 +14,8 @@ from warm import WarmStoker
 
 from stoker.watch import Record
 
+pytestmark = pytest.mark.quiet
+
 CASES = Path(__file__).parent / "cases.py"
 POINTS = 0.03
 NAMES = [

@@ -112,6 +112,9 @@ class Layout:
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The tree with these in the places of its leaves."""
+        if self.tree is None:
+            (leaf,) = leaves
+            return leaf
         if len(leaves) != len(self.leaves):
             raise ValueError(f"{len(leaves)} leaves for a tree of {len(self.leaves)}")
         return _built(self.tree, iter(leaves))
