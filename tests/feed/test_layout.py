@@ -164,3 +164,17 @@ def test_json_that_is_no_layout_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"layout|named tuple"):
             Layout.from_json(told)
+
+
+def test_batches_that_were_gathered_together_are_apart() -> None:
+    """To autograd too: writing into one does not spoil what was computed from another."""
+    layout = Layout.of(torch.zeros(1, 3))
+    first, second = layout.split([torch.ones(8, 3)], [5, 3])
+    weight = torch.ones(3, requires_grad=True)
+    loss = (first * weight).sum()
+    second.mul_(2)
+    loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [5, 5, 5]
+    second.mul_(weight)
+    assert second.requires_grad

@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,14 +99,15 @@ def measure_ram(seconds: float) -> Runs:
     with closing(_feed(source, _RAM_BATCH, "ram")) as feed:
         _check_epoch(feed, len(source))
         turns: dict[str, Turn] = {
-            "stoker": lambda: _rate(iter(feed), batches, size),
+            "stoker": lambda: _rate(lambda: iter(feed), batches, size),
             "limit_pinned": lambda: _rate(
-                (pinned.to(_GPU, non_blocking=True) for _ in range(256)), 256, size
+                lambda: (pinned.to(_GPU, non_blocking=True) for _ in itertools.count()), 256, size
             ),
         }
         for workers in (0, 4, 8, 15):
-            turns[f"peer_dataloader_{workers}"] = lambda workers=workers: _rate(  # type: ignore[misc]
-                _dataloader(source.rows, workers), _PEER_BATCHES, size
+            make = partial(_dataloader, source.rows, workers)
+            turns[f"peer_dataloader_{workers}"] = partial(
+                _rate, make, _PEER_BATCHES, size, warm=2 * workers + 1
             )
         return _take_turns("ram", turns, seconds)
 
@@ -202,25 +204,29 @@ def _host_and_device(make: Callable[[], Iterator[Any]], count: int, size: int) -
     torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     batches = make()
-    first = next(batches)  # with what is done once an epoch
     torch.cuda._sleep(_ASLEEP)
     begin.record()
-    for _ in itertools.islice(batches, count - 1):
+    # From the first on: a feed gathers several at once, and none of them may come before the clock.
+    for _ in itertools.islice(batches, count):
         pass
     end.record()
-    del first
     end.synchronize()
     device = begin.elapsed_time(end) / 1e3
-    return {"host_us": host / count * 1e6, "gb_s": (count - 1) * size / device / 1e9, "batches": count}
+    return {"host_us": host / count * 1e6, "gb_s": count * size / device / 1e9, "batches": count}
 
 
-def _rate(batches: Iterator[Any], count: int, size: int) -> dict[str, Any]:
-    """Bytes a second, and cores of process CPU time; the loop sleeps where it waits."""
+def _rate(make: Callable[[], Iterator[Any]], count: int, size: int, *, warm: int = 0) -> dict[str, Any]:
+    """Bytes a second, and cores of process CPU time; the loop sleeps where it waits.
+
+    `warm` batches come before the clock: workers that start are not what is measured.
+    """
     ended = torch.cuda.Event(blocking=True)
-    next(batches)  # workers that start are not what is measured
+    batches = make()
+    for _ in itertools.islice(batches, warm):
+        pass
     torch.cuda.synchronize()
     began, cpu, made = time.perf_counter(), time.process_time(), 0
-    for _ in itertools.islice(batches, count - 1):
+    for _ in itertools.islice(batches, count):
         made += 1
     ended.record()
     ended.synchronize()

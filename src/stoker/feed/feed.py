@@ -130,7 +130,9 @@ class Feed(DataLoader[Any]):
         self._cache_random = cache_random
         self._workers = _count_workers(dataset, workers)
         self._given_ranks = (rank, world_size)
-        self._ahead = ahead or _count_ahead(self._source, self._workers, self._share(self._ranks))
+        self._ahead = _checked_ahead(ahead) or _count_ahead(
+            self._source, self._workers, self._share(self._ranks)
+        )
         # Threads are told as workers: to Lightning none means a slow loader, and it says so.
         self.num_workers = self._workers or (0 if isinstance(self._source, TorchSource) else self._ahead)
         self.persistent_workers = self.num_workers > 0
@@ -214,11 +216,11 @@ class Feed(DataLoader[Any]):
         )
         with told_to_accelerate(self):
             for shard, batch in self._hold().batches(shards):
+                if transform is not None:
+                    batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
                 progress.handed += 1
                 if progress.handed == steps:
                     self.end_of_dataloader = True
-                if transform is not None:
-                    batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
                 yield batch
 
     def _next_place(self, order: Order) -> Place:
@@ -341,6 +343,8 @@ def _open_disk(cache: str | os.PathLike[str], cap_bytes: int, source: Source, la
 def _reserve(given: int | None) -> tuple[int | None, str]:
     """What the model needs of the device, and who says so."""
     if given is not None:
+        if given < 0:
+            raise UsageError(f"reserve is {given}: give the bytes that the model needs, 0 or more")
         return given, "reserve="
     try:
         settings = tomllib.loads(_SETTINGS.read_text())
@@ -359,6 +363,14 @@ def _reserve(given: int | None) -> tuple[int | None, str]:
 def _checked_batch_size(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
         raise UsageError(f"batch_size is {given!r}: give a number of samples, 1 or more")
+    return int(given)
+
+
+def _checked_ahead(given: Any) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise UsageError(f"ahead is {given!r}: give a number of batches, 1 or more")
     return int(given)
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
@@ -31,20 +31,23 @@ from stoker.feed.randomness import find_randomness
 from stoker.feed.ranks import Ranks, launch_name
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
+from stoker.feed.streams import Streams
 from stoker.feed.tiers.bus import Bus, open_bus
 from stoker.feed.tiers.disk import DiskTier
 from stoker.feed.tiers.pack import Content
-from stoker.feed.tiers.ram import SharedRows, sweep
+from stoker.feed.tiers.ram import SharedRows, allocated, path_of, sweep
 from stoker.feed.tiers.rows import Rows, bring
 from stoker.feed.tiers.staged_bus import StagedBus
 
 # Index arrays moved to the device at one go.
 _TOGETHER = 64
-# Samples moved from one memory to another at one go.
-_CARRIED = 256
+# Bytes of samples moved from one memory to another at one go.
+_CARRIED = 64 << 20
 # Batches gathered in VRAM at one go, and the most that they may take. One by one, 256 x 98 KB come at 3,040
 # GB/s read and written, and each costs the host 12 us more (H200).
 _FEW, _FEW_BYTES = 8, 128 << 20
+# A smaller part of a source is read by number.
+_LEAST_SCANNED = 0.25
 # Steps after which the model's need is known.
 _STEPS_TO_PEAK = 3
 _ORDERING = PerProcess(partial(ThreadPoolExecutor, 1, thread_name_prefix="stoker-order"))
@@ -78,6 +81,9 @@ class Holding:
         self._count = len(source) if numbers is None else len(numbers)
         self._handed = 0
         self._fell = ""
+        self._streams = Streams(device)
+        self._bus: Bus | StagedBus | None = None
+        self._rows: Rows | None = None
         self._disk: DiskTier | None = None
         self._layout, unheld = self._look(cache_random, needed=asked != "source" or disk is not None)
         if disk is not None and self._layout is not None:
@@ -88,7 +94,7 @@ class Holding:
             bytes=held, unheld=unheld, reserve=reserve, reserve_said=reserve_said, ranks=ranks.on_node
         )
         choice = choose(self._wish, self._room(), asked)
-        if choice.tier == "source" and held is not None and sweep():
+        if choice.tier == "source" and held is not None and sweep(keep=path_of(self._content)):
             choice = choose(self._wish, self._room(), asked)  # with what killed runs had left in memory
         self._choice, self._rows, self._bus = self._settle(choice)
 
@@ -105,12 +111,17 @@ class Holding:
 
     def batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """Each shard with its batch on the device."""
+        yield from self._batches(_worked_out_ahead(shards))
+
+    def _batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
+        """From wherever the samples are by now; when they are moved, those that are left come here again."""
         self._fill_by_scan()
         if self._rows is None or not self._rows.complete:
             yield from self._read(shards)
             return
         self._prefetch.close()
         self._fill_window()
+        self._streams.join_all()
         if self._bus is None:
             yield from self._gather(self._rows, shards)
         else:
@@ -154,7 +165,14 @@ class Holding:
             free, _ = torch.cuda.mem_get_info(self._device)
             # What torch has set aside is the loop's, and part of what `reserve` speaks of.
             vram = free + torch.cuda.memory_reserved(self._device)
-        return Room(vram=vram, ram=here.memory_free_bytes, shm=here.shm_free_bytes)
+        # What these samples have of it already, be it another rank's doing, is not taken from them.
+        theirs = 0 if self._layout is None else allocated(self._content)
+        if isinstance(self._rows, SharedRows) and self._rows.path is None:
+            theirs = self._rows.memory.nbytes
+        ram, shm = here.memory_free_bytes, here.shm_free_bytes
+        return Room(
+            vram=vram, ram=None if ram is None else ram + theirs, shm=None if shm is None else shm + theirs
+        )
 
     def _settle(self, choice: Choice) -> tuple[Choice, Rows | None, Bus | StagedBus | None]:
         """Take the memory that was chosen; where it cannot be had after all, the next tier's."""
@@ -163,7 +181,7 @@ class Holding:
             try:
                 if choice.tier == "vram":
                     return choice, Rows.allocate(self._layout, self._count, self._device), None
-                shared = self._shared_rows(self._layout)
+                shared = SharedRows(self._content, alone=self._wish.ranks == 1)
                 return choice, shared, open_bus(shared, self._device) if self._device.type == "cuda" else None
             except (torch.OutOfMemoryError, NoRoom) as error:
                 reason = str(error).splitlines()[0]
@@ -175,14 +193,14 @@ class Holding:
             choice = choose(self._wish, self._room(), self._asked, below=_without_window(choice.tier))
         return choice, None, None
 
-    def _shared_rows(self, layout: Layout) -> SharedRows:
-        """Memory for all ranks of this machine; what a killed run left of the same is used again."""
-        alone = self._wish.ranks == 1
+    @cached_property
+    def _content(self) -> Content:
+        """What is held, for all ranks of this machine; what a killed run left of the same is used again."""
+        assert self._layout is not None
         told = [self._source.fingerprint(), _digest(self._numbers)]
         if self._weak:  # changed data may look the same: nothing of another run's is taken
-            told.append(str(os.getpid()) if alone else launch_name())
-        content = Content(fingerprint=" ".join(told), transform="", samples=self._count, layout=layout)
-        return SharedRows(content, alone=alone)
+            told.append(str(os.getpid()) if self._wish.ranks == 1 else launch_name())
+        return Content(fingerprint=" ".join(told), transform="", samples=self._count, layout=self._layout)
 
     def _move_up(self) -> None:
         """The model's need has shown: hold the samples on the device if they fit beside it."""
@@ -196,11 +214,27 @@ class Holding:
         peak = torch.cuda.max_memory_reserved(self._device)
         self._wish = replace(self._wish, reserve=peak, reserve_said=f"peak of {_STEPS_TO_PEAK} steps")
         better = choose(self._wish, self._room(), self._asked)
-        if better.tier in ("vram", "window"):
+        if better.tier == "vram":
+            self._rise(better)
+        elif better.tier == "window":
             self._change(better)
 
+    def _rise(self, choice: Choice) -> None:
+        """Hold the samples in VRAM, and take along those that are held; stay where that cannot be."""
+        assert self._layout is not None
+        rows, bus = self._rows, self._bus
+        try:
+            above = Rows.allocate(self._layout, self._count, self._device)
+            if rows is not None:
+                _carry(rows, above)
+        except torch.OutOfMemoryError as error:
+            self._fell += f" (vram could not be had: {str(error).splitlines()[0]})"
+            return
+        self._choice, self._rows, self._bus = choice, above, None
+        _close(rows, bus)
+
     def _change(self, choice: Choice) -> None:
-        """Hold the samples elsewhere, and take along those that are held."""
+        """Hold the samples lower down, and take along those that are held."""
         rows, bus = self._rows, self._bus
         if {choice.tier, self.tier} == {"ram", "window"}:  # in the same rows
             self._choice = choice
@@ -209,28 +243,24 @@ class Holding:
             return
         self._choice, self._rows, self._bus = self._settle(choice)
         if rows is not None and self._rows is not None:
-            held = np.flatnonzero(rows.held(np.arange(len(rows)))).astype(np.int64)
-            for begin in range(0, len(held), _CARRIED):
-                some = held[begin : begin + _CARRIED]
-                self._rows.put(some, rows.get(torch.from_numpy(some).to(rows.device)))
+            _carry(rows, self._rows)
         _close(rows, bus)
 
     # --- batches ----------------------------------------------------------------------------------
 
     def _gather(self, rows: Rows, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """All samples are held: one gather for a few batches, as far as they are small."""
-        groups = _worked_out_ahead(shards)
-        for together in groups:
+        while together := list(islice(shards, _TOGETHER)):
             places = bring([self._place(shard.samples) for shard in together], rows.device)
             few = self._count_few(together[0])
             for begin in range(0, len(together), few):
                 if self._rows is not rows:  # given back meanwhile, or moved
-                    yield from self.batches(chain(together[begin:], chain.from_iterable(groups)))
+                    yield from self._batches(chain(together[begin:], shards))
                     return
                 some = together[begin : begin + few]
                 sizes = [len(shard.samples) for shard in some]
                 chosen, places = places[: sum(sizes)], places[sum(sizes) :]
-                yield from zip(some, rows.get_each(chosen, sizes), strict=True)
+                yield from self._streams.hand(some, rows.get_each(chosen, sizes))
 
     def _gather_ahead(self, bus: Bus | StagedBus, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """All samples are held in RAM: some are on their way over the bus while those before are in use."""
@@ -244,22 +274,22 @@ class Holding:
                     break
                 before, queued = queued, bus.queue(asked)
                 if before is not None:
-                    yield from zip(waiting, bus.take(before), strict=True)
+                    yield from self._streams.hand(waiting, bus.take(before))
                     self._move_up()
                     self._fill_window()
                 waiting = some
             if queued is not None:  # which needs nothing more of the bus, if that is no longer in use
                 last, queued = queued, None
-                yield from zip(waiting, bus.take(last), strict=True)
+                yield from self._streams.hand(waiting, bus.take(last))
         finally:
             if queued is not None:  # left before its end: the memory of what is on its way is in use
                 bus.take(queued)
         if self._bus is not bus:
-            yield from self.batches(shards)
+            yield from self._batches(shards)
 
     def _brought(self, bus: Bus | StagedBus, shards: Iterator[Shard]) -> Iterator[tuple[list[Shard], Any]]:
         """The shards of a few batches, and what the bus asks for them by."""
-        for together in _worked_out_ahead(shards):
+        while together := list(islice(shards, _TOGETHER)):
             few = self._count_few(together[0]) if isinstance(bus, Bus) else 1
             asked: Sequence[Any] = bus.bring([self._place(shard.samples) for shard in together], few)
             for at, one in enumerate(asked):
@@ -286,6 +316,8 @@ class Holding:
         scan = getattr(self._source, "scan", None)
         if scan is None or self._rows is None or self._wish.ranks > 1 or self._rows.complete:
             return
+        if self._count < len(self._source) * _LEAST_SCANNED:
+            return
         for samples, batch in scan(in_order=False):
             if self._numbers is None:
                 self._rows.put(samples, batch)
@@ -309,13 +341,14 @@ class Holding:
             except torch.OutOfMemoryError as error:
                 reason = str(error).splitlines()[0]
         self._fell += f" (window could not be had: {reason})"
-        self._choice = choose(self._wish, self._room(), self._asked, below="window")
+        self._choice = Choice(tier="ram", why="ram: all of it is there")
 
     def _batch_of(self, shard: Shard, missing: Indices, read: Any) -> Any:
         rows = self._rows
         if rows is None:
             # Asked for as it stands; or in part, or sorted, while there was memory to keep it in.
             return read if missing is shard.samples else self._source.read(shard.samples)
+        self._streams.join()
         if len(missing):
             rows.put(self._place(missing), read)
         gone = self._missing(shard.samples)
@@ -361,13 +394,16 @@ def _wanted(
         yield asked[-1][1]
 
 
-def _worked_out_ahead(shards: Iterator[Shard]) -> Iterator[list[Shard]]:
-    """Shards by the group; another thread works the next one out meanwhile (10 us a batch, H200's host)."""
+def _worked_out_ahead(shards: Iterator[Shard]) -> Iterator[Shard]:
+    """The shards; another thread works the next ones out meanwhile (10 us each on the H200's host).
+
+    What it works out must not wait for that thread itself: so this is done once an epoch, and nowhere within.
+    """
     pool = _ORDERING.get()
     coming = pool.submit(_some_of, shards)
     while together := coming.result():
         coming = pool.submit(_some_of, shards)
-        yield together
+        yield from together
 
 
 def _some_of(shards: Iterator[Shard]) -> list[Shard]:
@@ -377,6 +413,15 @@ def _some_of(shards: Iterator[Shard]) -> list[Shard]:
 def _without_window(tier: str) -> str:
     """What is left of a device's memory that was too small is not filled with a part of the samples."""
     return "window" if tier == "vram" else tier
+
+
+def _carry(rows: Rows, to: Rows) -> None:
+    """What is held there is held here too."""
+    held = np.flatnonzero(rows.held(np.arange(len(rows)))).astype(np.int64)
+    step = max(1, _CARRIED // max(1, Rows.bytes_needed(rows.layout, 1)))
+    for begin in range(0, len(held), step):
+        some = held[begin : begin + step]
+        to.put(some, rows.get(torch.from_numpy(some).to(rows.device)))
 
 
 def _close(rows: Rows | None, bus: Bus | StagedBus | None) -> None:

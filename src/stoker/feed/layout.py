@@ -120,10 +120,11 @@ class Layout:
         return _built(self.tree, iter(leaves))
 
     def split(self, leaves: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[Any]:
-        """Batches of these sizes, of leaves that hold them one after the other: views."""
+        """Batches of these sizes, of leaves that hold them one after the other, in the same memory."""
         if len(sizes) == 1:
             return [self.unflatten(leaves)]
-        parts = [leaf.split(list(sizes)) for leaf in leaves]
+        # By `data`, or they would share a version: writing into one would spoil the backward of another.
+        parts = [[part.data for part in leaf.split(list(sizes))] for leaf in leaves]
         return list(map(self.unflatten, zip(*parts, strict=True)))
 
     def views(self, rows: torch.Tensor) -> Any:

@@ -10,11 +10,12 @@ Batches are gathered ahead, on a stream of their own, while the loop's step is a
 A gather is over when the GPU says so, not when the call returns: rows stay mapped and registered until then.
 """
 
-import os
+import mmap
 import threading
 import weakref
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from subprocess import SubprocessError
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from stoker.errors import UsageError
+from stoker.errors import StokerError, UsageError
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers import copy_engine
 from stoker.feed.tiers.copy_engine import CopyEngine
@@ -54,10 +55,11 @@ class Asked(NamedTuple):
     sizes: list[int]
 
 
-class Queued(NamedTuple):
+@dataclass(kw_only=True, slots=True, eq=False)
+class Queued:
     """Batches on their way: their memory is the loop's stream's, and good from the event on.
 
-    `resident` has, of a leaf that is brought in part, the rows from which the rest comes when they are taken.
+    `resident` has, of a leaf that is brought in part, the rows from which the rest is still to come.
     """
 
     asked: Asked
@@ -87,11 +89,12 @@ class Bus:
         self._engines: list[CopyEngine | None] = [None] * len(rows.layout.leaves)
         self._kept: list[torch.Tensor | None] = [None] * len(rows.layout.leaves)
         self.resident = 0
+        self._on_the_way: list[Queued] = []
         self._events: deque[torch.cuda.Event] = deque()
         self._taken = 0
         self._leash: tuple[torch.cuda.Event, ...] = ()
         self._current: tuple[Any, torch.cuda.Stream] = (None, self._side)
-        self._end = weakref.finalize(self, _end, os.getpid(), self._side, self._registered)
+        self._end = weakref.finalize(self, _end, self._side, self._registered)
 
     def prepare(self) -> str:
         """Register the memory, gather one row and look at it; what stood in the way, if anything did."""
@@ -101,43 +104,46 @@ class Bus:
         if find_spec("triton") is None:
             return "triton is not installed"
         try:
-            got = self._bring_leaves(np.zeros(1, np.int64))
+            return "" if self._reads_right() else "the kernel read something else than is there"
         except (RuntimeError, OSError, SubprocessError) as error:  # no compiler, a full disk, a card too old
             return f"the kernel did not run ({error!r})"
-        same = _first_row(got) == _first_row(self.rows.opened()[0])
-        return "" if same else "the kernel read something else than is there"
 
     # --- the window ---------------------------------------------------------------------------------
 
     def keep(self, count: int) -> bool:
-        """Copy the first rows to the device, to stay there; all of them must be held. False if none is long.
+        """Copy the first rows to the device, to stay there; all of them must be held. False if they cannot.
 
         Short ones are brought by the kernel: what a window would save them is little.
         """
         rows, _ = self.rows.opened()
         leaves = self.rows.layout.leaves
         long = [leaf.bytes >= copy_engine.LONG_ROW and copy_engine.is_available() for leaf in leaves]
-        if not any(long):
+        if not any(long) or not count:
             return False
         with self._lock, torch.cuda.stream(self._side):
             kept = [
                 torch.empty_like(words[:count], device=self.device) if one else None
                 for one, words in zip(long, rows, strict=True)
             ]
-            for words, copy in zip(rows, kept, strict=True):
-                if copy is not None:
-                    copy.copy_(words[:count], non_blocking=True)
-            self._side.synchronize()  # they are read on other streams too
-            self._kept, self.resident = kept, count
-            self._engines = [
+            engines = [
                 CopyEngine(leaf.bytes) if one else None for one, leaf in zip(long, leaves, strict=True)
             ]
+            for words, copy, engine in zip(rows, kept, engines, strict=True):
+                if copy is not None and engine is not None:
+                    copy.copy_(words[:count], non_blocking=True)
+                    if not self._copies_right(engine, words):
+                        return False
+            self._side.synchronize()  # they are read on other streams too
+            self._kept, self._engines, self.resident = kept, engines, count
         self.why = f"{count} of {len(self.rows)} samples stay in VRAM, copy engines bring the others ahead"
         return True
 
     def drop(self) -> None:
-        """Give the device's memory back, as soon as what is on its way has been taken."""
-        with self._lock:
+        """Give the device's memory back."""
+        with self._lock, self._on_device():
+            for queued in self._on_the_way:
+                self._add_resident(queued, self._side)
+                queued.arrived.record(self._side)
             torch.cuda.synchronize(self.device)
             nothing = len(self._kept)
             self._kept, self._engines, self.resident = [None] * nothing, [None] * nothing, 0
@@ -148,6 +154,9 @@ class Bus:
     def bring(self, places: list[Indices], few: int) -> list[Asked]:
         """Move the numbers of these batches to the device, all at once; a few of them will come together."""
         indices = bring(places, self.device)
+        event = torch.cuda.Event()
+        event.record(self._current_stream())
+        event.wait(self._side)  # by whichever stream it will be asked
         asked, begin = [], 0
         for at in range(0, len(places), few):
             some = places[at : at + few]
@@ -172,24 +181,30 @@ class Bus:
             event = self._events.popleft() if self._events else torch.cuda.Event()
             event.record(current)
             event.wait(self._side)  # until then, others may be at work in this memory
-            for engine, words, out in zip(self._engines, rows, leaves, strict=True):
-                self._send(engine, words, asked, out)
+            try:
+                for engine, words, out in zip(self._engines, rows, leaves, strict=True):
+                    self._send(engine, words, asked, out)
+            except BaseException:
+                self._side.synchronize()  # before the memory of the others is anybody else's
+                raise
             event.record(self._side)
-            return Queued(asked, leaves, self._kept, current, event)
+            queued = Queued(asked=asked, leaves=leaves, resident=self._kept, stream=current, arrived=event)
+            self._on_the_way.append(queued)
+            return queued
 
     def take(self, queued: Queued) -> list[Any]:
         """The batches, on the current stream from now on; they are the caller's own."""
         current = self._current_stream()
-        with self._on_device():
+        with self._lock, self._on_device():
+            self._on_the_way.remove(queued)
             queued.arrived.wait(current)
             self._events.append(queued.arrived)
             if current is not queued.stream:
-                for leaf in queued.leaves:
-                    leaf.record_stream(current)
-            for kept, out in zip(queued.resident, queued.leaves, strict=True):
-                if kept is not None:  # in the loop's own stream, where it disturbs no kernel beside it
-                    self._gather(kept, queued.asked, out, current)
-            self._hold_back(current, len(queued.asked.sizes))
+                for tensor in (*queued.leaves, queued.asked.indices):
+                    tensor.record_stream(current)
+            # In the loop's own stream, where it disturbs no kernel beside it.
+            self._add_resident(queued, current)
+        self._hold_back(current, len(queued.asked.sizes))
         leaves = zip(queued.leaves, self.rows.layout.leaves, strict=True)
         return self.rows.layout.split([as_leaf(words, leaf) for words, leaf in leaves], queued.asked.sizes)
 
@@ -212,15 +227,43 @@ class Bus:
         origins, targets = asked.places[away] * size + words.data_ptr(), away * size + out.data_ptr()
         engine.copy(origins, targets, self._side.cuda_stream)
 
+    def _add_resident(self, queued: Queued, stream: torch.cuda.Stream) -> None:
+        for kept, out in zip(queued.resident, queued.leaves, strict=True):
+            if kept is not None:
+                self._gather(kept, queued.asked, out, stream)
+        queued.resident = [None] * len(queued.leaves)  # which it holds no longer
+
     def _gather(self, rows: torch.Tensor, asked: Asked, out: torch.Tensor, stream: torch.cuda.Stream) -> None:
         from stoker.feed.tiers.bus_kernel import gather
 
         gather(rows, asked.indices, out, stream=stream.cuda_stream)
 
-    def _bring_leaves(self, places: Indices) -> list[torch.Tensor]:
-        queued = self.queue(self.bring([places], 1)[0])
-        self.take(queued)
-        return queued.leaves
+    def _reads_right(self) -> bool:
+        """Whether a row of noise comes as it is, by the kernel that will bring the first leaf."""
+        words = self.rows.opened()[0][0]
+        noise = np.frombuffer(mmap.mmap(-1, max(1, words.shape[1] * words.itemsize)), np.uint8)
+        noise[:] = np.random.default_rng().integers(0, 256, len(noise), dtype=np.uint8)
+        if self._registered.add(noise):
+            return False
+        bytes_ = torch.from_numpy(noise)[: words.shape[1] * words.itemsize]
+        row = bytes_.view(words.dtype).view(1, words.shape[1])
+        asked = self.bring([np.zeros(1, np.int64)], 1)[0]
+        with self._on_device():
+            out = torch.empty_like(row, device=self.device)
+            self._side.wait_stream(torch.cuda.current_stream(self.device))
+            self._gather(row, asked, out, self._side)
+            self._side.synchronize()
+        return torch.equal(out.cpu(), row)
+
+    def _copies_right(self, engine: CopyEngine, words: torch.Tensor) -> bool:
+        """Whether the first row comes as it is, by an engine."""
+        out = torch.empty_like(words[:1], device=self.device)
+        try:
+            engine.copy(np.array([words.data_ptr()]), np.array([out.data_ptr()]), self._side.cuda_stream)
+        except StokerError:  # a driver that has such copies, but not of this memory
+            return False
+        self._side.synchronize()
+        return torch.equal(out.cpu(), words[:1])
 
     def _hold_back(self, current: torch.cuda.Stream, batches: int) -> None:
         """Let the device come near, sleeping, if the host is too far ahead of it."""
@@ -251,12 +294,8 @@ class Bus:
 _BY_KERNEL = "gathered by the GPU over the bus"
 
 
-def _first_row(tensors: list[torch.Tensor]) -> list[bytes]:
-    return [tensor[:1].cpu().view(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
-
-
-def _end(pid: int, side: torch.cuda.Stream, registered: Registered) -> None:
+def _end(side: torch.cuda.Stream, registered: Registered) -> None:
     """Nothing of this is a forked child's."""
-    if os.getpid() == pid:
+    if registered.ours:
         side.synchronize()
         registered.end()

@@ -34,7 +34,12 @@ class Registered:
             pass
         return f"the driver did not register {memory.nbytes} bytes (CUDA error {code})"
 
+    @property
+    def ours(self) -> bool:
+        """Not in a forked child: it has no CUDA, and the registrations are its parent's."""
+        return os.getpid() == self._pid
+
     def end(self) -> None:
-        """Let go of all of it. A forked child has no CUDA, and the registrations are its parent's."""
-        while self._memory and os.getpid() == self._pid:
+        """Let go of all of it."""
+        while self._memory and self.ours:
             torch.cuda.cudart().cudaHostUnregister(self._memory.pop().ctypes.data)

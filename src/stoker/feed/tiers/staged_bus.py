@@ -106,6 +106,7 @@ class _Buffer:
 
 
 def _end(ring: "deque[_Buffer]", registered: Registered) -> None:
-    while ring:
+    """Nothing of this is a forked child's."""
+    while ring and registered.ours:
         ring.popleft().left.synchronize()
     registered.end()
