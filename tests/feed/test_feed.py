@@ -488,6 +488,15 @@ def test_a_few_rows_of_many_are_not_read_by_a_scan(options: dict[str, Any]) -> N
     feed.close()
 
 
+def test_no_samples_at_all() -> None:
+    """Nothing comes, and nothing fails: a validation set may be empty."""
+    feed = Feed(Numbered(0), batch_size=4, device="cpu")
+    assert (len(feed), list(feed), feed.tier, feed.why) == (0, [], "source", "source: there are no samples")
+    feed.load_state_dict(feed.state_dict())
+    feed.shrink()
+    feed.close()
+
+
 @pytest.mark.parametrize(("name", "value"), [("ahead", -1), ("ahead", 2.5), ("reserve", -5)])
 def test_wrong_numbers_are_told(name: str, value: Any, options: dict[str, Any]) -> None:
     """With what would be right."""

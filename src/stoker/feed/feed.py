@@ -156,20 +156,24 @@ class Feed(DataLoader[Any]):
     @property
     def why(self) -> str:
         """Where the samples are held, and why there."""
-        return self._hold().why
+        return self._hold().why if len(self._source) else "source: there are no samples"
 
     @property
     def tier(self) -> str:
         """Where the samples are held now: vram, window, ram, or nowhere (source)."""
-        return self._hold().tier
+        return self._hold().tier if len(self._source) else "source"
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands. Taken in step k, the feed that loads it begins with step k + 1."""
+        if not len(self._source):
+            return {}
         place = Place() if self._progress is None else self._progress.place
         return self._order(self._ranks).state(place, self._fingerprint).to_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there with the next `iter`; SourceChanged or OrderChanged where that cannot be."""
+        if not len(self._source) and not state:
+            return
         order = self._order(self._ranks)
         place = order.resume(State.from_json(state), self._fingerprint)
         self._progress = Progress(place)
@@ -186,8 +190,9 @@ class Feed(DataLoader[Any]):
         self._asked_epoch = epoch
 
     def shrink(self, why: str = "the loop ran out of memory") -> None:
-        """Give held memory back and go on a tier lower, from the next batch on."""
-        self._hold().shrink(why)
+        """Give held memory back and go on a tier lower; batches that are on their way still come."""
+        if len(self._source):
+            self._hold().shrink(why)
 
     def close(self) -> None:
         """Let go of memory, readers and workers; the feed begins anew if it is used again."""
