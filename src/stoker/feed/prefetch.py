@@ -70,16 +70,18 @@ class Threads:
 
 
 class Workers:
-    """Reads with worker processes of torch's DataLoader, which live on from epoch to epoch."""
+    """Reads with worker processes of torch's DataLoader, which live on from epoch to epoch.
+
+    A loader has only one epoch at a time: one that begins amid another gets workers of its own.
+    """
 
     def __init__(self, source: Source, *, workers: int, ahead: int, pin: bool, seed: int) -> None:
-        self._wanted = _Wanted()
-        self._loader: DataLoader[Any] | None = None
+        # The loader that waits for the next epoch, if there is one.
+        self._waiting: list[DataLoader[Any]] = []
         self._make = partial(
             DataLoader,
             _Batches(source),
             batch_size=None,
-            sampler=self._wanted,
             num_workers=workers,
             prefetch_factor=max(1, ahead // workers),
             pin_memory=pin,
@@ -90,19 +92,45 @@ class Workers:
 
     def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
         """A batch for each of these, in order."""
-        if self._loader is None:
-            self._loader = self._make()
-        self._wanted.arrays = wanted
-        yield from self._loader
+        waiting = self._waiting
+        try:
+            loader = waiting.pop()
+        except IndexError:
+            loader = self._make(sampler=_Wanted())
+        assert isinstance(loader.sampler, _Wanted)
+        asked: deque[bytes] = deque()
+        loader.sampler.arrays = _noted(wanted, asked)
+        try:
+            for read_for, batch in loader:
+                if read_for != asked.popleft():
+                    raise AssertionError(
+                        "worker processes gave a batch of other samples than were asked for next: "
+                        "a fault in Stoker, please report it"
+                    )
+                yield batch
+        except Exception:
+            waiting = []  # a worker may have died: the next epoch gets new ones
+            raise
+        finally:
+            # Also when the loop has gone away. Not after `close`, nor a second one: its workers end with it.
+            if not waiting and waiting is self._waiting:
+                waiting.append(loader)
 
     def close(self) -> None:
-        """End the workers; they are started again if there is more to read."""
-        self._loader = None
+        """End the workers that wait, others after their epoch; they are started again if there is more."""
+        self._waiting = []
 
 
 def _read(source: Source, indices: Indices) -> Any:
     """A batch; nothing for nothing."""
     return source.read(indices) if len(indices) else None
+
+
+def _noted(wanted: Iterable[Indices], asked: deque[bytes]) -> Iterator[Indices]:
+    """The same, and noted."""
+    for indices in wanted:
+        asked.append(indices.tobytes())
+        yield indices
 
 
 class _Wanted(Sampler[Any]):
@@ -116,10 +144,13 @@ class _Wanted(Sampler[Any]):
 
 
 class _Batches(Dataset[Any]):
-    """A source whose items are whole batches."""
+    """A source whose items are whole batches, each with the indices it was read for.
+
+    These as bytes, which torch leaves as they are; an array it would make a tensor in shared memory.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getitem__(self, indices: Indices) -> Any:
-        return _read(self._source, indices)
+    def __getitem__(self, indices: Indices) -> tuple[bytes, Any]:
+        return indices.tobytes(), _read(self._source, indices)

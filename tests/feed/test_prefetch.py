@@ -1,0 +1,132 @@
+"""Batches read ahead by threads and by real worker processes: in order, and those that were asked for."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
+from stoker.feed.sources.base import Indices, Source
+
+# From Python 3.12 a fork beside threads is warned of; that it goes well is what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+class Told(Source):
+    """A sample is its number, and the process that read it."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def read(self, indices: Indices) -> Any:
+        """Number and process of each."""
+        if 666 in indices:
+            raise OSError("cannot be read")
+        return torch.from_numpy(np.stack([indices, np.full(len(indices), os.getpid())], axis=1))
+
+    def fingerprint(self) -> str:
+        """There is but one."""
+        return "told"
+
+
+def workers() -> Workers:
+    return Workers(Told(), workers=2, ahead=4, pin=False, seed=0)
+
+
+def arrays(begin: int, batches: int = 10) -> list[Indices]:
+    return [np.arange(first, first + 4) for first in range(begin, begin + 4 * batches, 4)]
+
+
+def numbers(batch: torch.Tensor) -> list[int]:
+    return [int(number) for number in batch[:, 0]]
+
+
+def processes(batches: Iterator[torch.Tensor]) -> set[int]:
+    return {int(pid) for batch in batches for pid in batch[:, 1]}
+
+
+READERS: list[Callable[[], Prefetch]] = [
+    workers,
+    lambda: Threads(Told(), threads=2, ahead=4),
+    lambda: Inline(Told()),
+]
+
+
+@pytest.mark.parametrize("make", READERS, ids=["workers", "threads", "inline"])
+def test_two_at_a_time_each_get_their_own(make: Callable[[], Prefetch]) -> None:
+    """As with two iterators of one DataLoader; also if one begins late, and ends before the other."""
+    reader = make()
+    wanted = [arrays(0), arrays(100), arrays(200, batches=3)]
+    first, second, third = (reader.read(one) for one in wanted)
+    got = [[numbers(next(first))], [], []]
+    got[1] += [numbers(next(second)) for _ in range(4)]
+    got[0] += [numbers(next(first)) for _ in range(4)]
+    got[2] += [numbers(batch) for batch in third]
+    got[1] += [numbers(batch) for batch in second]
+    got[0] += [numbers(batch) for batch in first]
+    assert got == [[array.tolist() for array in one] for one in wanted]
+    assert [numbers(batch) for batch in reader.read(arrays(300))] == [one.tolist() for one in arrays(300)]
+    reader.close()
+
+
+def test_workers_live_on() -> None:
+    """From epoch to epoch, also when one is left early; after a second epoch beside it; not after close."""
+    reader = workers()
+    usual = processes(reader.read(arrays(0)))
+    left = reader.read(arrays(100))
+    next(left)
+    del left
+    assert processes(reader.read(arrays(200))) == usual
+
+    beside = reader.read(arrays(0))
+    next(beside)
+    others = processes(reader.read(arrays(100)))
+    assert not others & usual
+    assert processes(beside) <= usual
+    assert processes(reader.read(arrays(0))) == others
+
+    beside = reader.read(arrays(0))
+    next(beside)
+    reader.close()
+    assert processes(beside) <= others
+    assert not processes(reader.read(arrays(0))) & (usual | others)
+    reader.close()
+
+
+def test_after_an_error_or_a_death_the_next_epoch_is_read() -> None:
+    """Both come where the batch would have come; the workers of the next epoch are new ones."""
+    reader = workers()
+    before = processes(reader.read(arrays(0)))
+    broken = reader.read([np.arange(4), np.array([666])])
+    assert numbers(next(broken)) == [0, 1, 2, 3]
+    with pytest.raises(OSError, match="cannot be read"):
+        next(broken)
+    after = processes(reader.read(arrays(0)))
+    assert not after & before
+    dying = reader.read(arrays(0))
+    next(dying)
+    for pid in after:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|is killed by signal"):
+        list(dying)
+    assert [numbers(batch) for batch in reader.read(arrays(0))] == [one.tolist() for one in arrays(0)]
+    reader.close()
+
+
+def test_a_batch_of_other_samples_is_never_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a loader shared by two epochs after all, the one whose reads it drops says so."""
+    reader = workers()
+    list(reader.read(arrays(0)))
+    (loader,) = reader._waiting
+    monkeypatch.setattr(reader, "_make", lambda sampler: loader)
+    first, second = reader.read(arrays(0)), reader.read(arrays(100))
+    next(first)
+    next(second)
+    with pytest.raises(AssertionError, match="other samples than were asked for"):
+        next(first)
+    del second
+    reader.close()
