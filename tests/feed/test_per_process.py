@@ -65,3 +65,14 @@ def test_it_is_pickled_empty() -> None:
     value = PerProcess(os.getpid)
     value.get()
     assert pickle.loads(pickle.dumps(value))._made is None
+
+
+def test_only_a_certain_one_is_dropped() -> None:
+    """Who comes late, with one that was dropped before, leaves the new one alone."""
+    value: PerProcess[object] = PerProcess(object)
+    old = value.get()
+    assert value.drop(old) is old
+    assert value.drop(old) is None
+    new = value.get()
+    assert value.drop(old) is None
+    assert value.get() is new is not old

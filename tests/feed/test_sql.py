@@ -14,6 +14,7 @@ import torch
 from feed.postgres import Database, Postgres, database, read_until_noticed, server  # noqa: F401  fixtures
 from feed.workers import read_in_workers, reopened, same_bits
 from stoker.errors import DatabaseUnreachable, QueryRefused, SourceBroken, SourceChanged, UsageError
+from stoker.feed.sources.database import Connection, ConnectionLost
 from stoker.feed.sources.sql import Column, SqlSource
 
 ROWS = 50
@@ -396,6 +397,25 @@ def test_a_forked_child_that_exits_leaves_the_parents_connection_alone(captures:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert source[1]["id"] == 4
+
+
+def test_who_is_late_to_lose_a_connection_leaves_the_new_one_alone(captures: Database) -> None:
+    """Two threads wait for one connection, and the first to see it broken has made another by then."""
+    source = open_captures(captures)
+    old, used = source._connection.get(), []
+
+    def read(connection: Connection) -> Connection:
+        used.append(connection)
+        if connection is old:
+            source._connection.drop(old)
+            used.append(source._connection.get())
+            raise ConnectionLost("the server was restarted")
+        return connection
+
+    new = source._attempt(read)
+    assert used == [old, new, new]
+    assert [connection._closing.alive for connection in (old, new)] == [False, True]
+    assert source._connection.get() is new
 
 
 def test_threads_may_share_a_source(captures: Database) -> None:

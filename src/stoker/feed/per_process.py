@@ -50,11 +50,18 @@ class PerProcess(Generic[T]):
                 self._made = made = (os.getpid(), self._make())
             return made[1]
 
-    def drop(self) -> T | None:
-        """Forget it, so that the next use makes another; what this process had, for closing."""
-        made, self._made = self._made, None
-        if made is None or made[0] == os.getpid():
-            return None if made is None else made[1]
+    def drop(self, only: T | None = None) -> T | None:
+        """Forget it, so that the next use makes another; what this process had, for closing.
+
+        With `only`, if it is still that one.
+        """
+        with _making:
+            made = self._made
+            if made is None or (only is not None and made[1] is not only):
+                return None
+            self._made = None
+        if made[0] == os.getpid():
+            return made[1]
         _inherited.append(made)
         return None
 

@@ -246,11 +246,14 @@ class SqlSource(Source):
             try:
                 connection = self._connection.get()
                 with connection.lock:
-                    return action(connection)
+                    try:
+                        return action(connection)
+                    except ConnectionLost:
+                        # Another thread that waited for the same one may have a new one by now.
+                        self._connection.drop(connection)
+                        connection.close()
+                        raise
             except ConnectionLost as lost:
-                broken = self._connection.drop()
-                if broken is not None:
-                    broken.close()
                 failures += 1
                 self._pause(failures, lost)
 
