@@ -7,7 +7,6 @@ A block comes back when the last tensor, view or array of it is gone, and not be
 own for ever.
 """
 
-import threading
 import weakref
 
 import numpy as np
@@ -18,8 +17,10 @@ from stoker.feed.tiers.pack import PAGE, Bytes
 _LEAST = 1 << 20
 # Blocks that nobody uses. A feed has 3 batches under way, so hardly ever so many come back at once.
 _MOST_FREE = 4
-_free: list[Bytes] = []
-_choosing = threading.Lock()
+# By id, the one that was given back last at the end. Without a lock: a block is given back wherever its last
+# reference happens to go, also amid the choosing of another, and a lock would be held for ever in a child
+# that is forked meanwhile. Who pops a block has it.
+_free: dict[int, Bytes] = {}
 
 
 def fresh_rows(count: int, size: int) -> Bytes:
@@ -42,14 +43,14 @@ def fresh_rows(count: int, size: int) -> Bytes:
 
 def _used_before(size: int) -> Bytes | None:
     """A free block of about this size, the one that was given back last: some of it is in the CPU's cache."""
-    with _choosing:
-        for at in reversed(range(len(_free))):
-            if size <= len(_free[at]) <= 2 * size:
-                return _free.pop(at)
+    for key, memory in reversed(list(_free.items())):
+        if size <= len(memory) <= 2 * size and _free.pop(key, None) is not None:
+            return memory
     return None
 
 
 def _give_back(memory: Bytes) -> None:
-    # Called wherever the last reference happens to go, also amid the choosing above: so without its lock.
-    if len(_free) < _MOST_FREE:
-        _free.append(memory)
+    """Keep it; the oldest is let go of when there are too many."""
+    _free[id(memory)] = memory
+    for key in list(_free)[:-_MOST_FREE]:
+        _free.pop(key, None)
