@@ -47,7 +47,7 @@ class DirectQueue:
         self._file = file
         # One for each thread that reads at a time, used again: to take one down takes milliseconds.
         self._free: list[int] = []
-        weakref.finalize(self, _take_down, self._free).atexit = False
+        weakref.finalize(self, _take_down, os.getpid(), self._free).atexit = False
         self._free.append(_set_up())
 
     def read(
@@ -64,7 +64,10 @@ class DirectQueue:
         requests["count"], requests["offset"] = vectors.shape[1], offsets
         addresses = (requests.ctypes.data + np.arange(len(offsets)) * _REQUEST.itemsize).astype(np.uint64)
         events = np.empty(min(_DEPTH, len(offsets)), _EVENT)
-        queue = self._free.pop() if self._free else _set_up()
+        try:
+            queue = self._free.pop()
+        except IndexError:
+            queue = _set_up()
         _in_flight[queue] = memory
         asked = done = 0
         try:
@@ -87,9 +90,11 @@ def _set_up() -> int:
     return queue.value
 
 
-def _take_down(queues: list[int]) -> None:
-    for queue in queues:
-        _call(_DESTROY, queue)
+def _take_down(pid: int, queues: list[int]) -> None:
+    """In the process that set them up: a forked child has none of them."""
+    if os.getpid() == pid:
+        for queue in queues:
+            _call(_DESTROY, queue)
 
 
 def _submit(queue: int, addresses: NDArray[np.uint64]) -> int:

@@ -1,0 +1,78 @@
+"""The kernel's queue of reads, of several threads and beside forked children."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker.feed.tiers import direct_queue
+from stoker.feed.tiers.batch_memory import fresh_rows
+from stoker.feed.tiers.direct_queue import DirectQueue
+from stoker.feed.tiers.pack import PAGE
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a queue of Linux")
+COUNT = 8
+
+
+def rows_file(folder: Path) -> int:
+    """Rows of a page, each full of its number."""
+    path = folder / "rows"
+    path.write_bytes(np.repeat(np.arange(COUNT, dtype=np.uint8), PAGE).tobytes())
+    return os.open(path, os.O_RDONLY | os.O_DIRECT)
+
+
+def read(queue: DirectQueue) -> list[int]:
+    """The first byte of each row."""
+    rows, offsets = fresh_rows(COUNT, PAGE), np.arange(COUNT) * PAGE
+    vectors = np.stack([rows.ctypes.data + offsets, np.full(COUNT, PAGE)], axis=1).astype(np.uint64)
+    for _, good in queue.read(offsets, vectors.reshape(COUNT, 1, 2), PAGE, [rows]):
+        assert good.all()
+    return [int(byte) for byte in rows[:, 0]]
+
+
+def test_a_forked_child_leaves_its_parents_queue_alone(tmp_path: Path) -> None:
+    """It forgets it without an error, and the parent reads on."""
+    file = rows_file(tmp_path)
+    try:
+        queue = DirectQueue(file)
+        assert read(queue) == list(range(COUNT))
+        pid = os.fork()
+        if pid == 0:
+            sys.unraisablehook = lambda _: os._exit(1)
+            del queue
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert read(queue) == list(range(COUNT))
+    finally:
+        os.close(file)
+
+
+class Taken(list[int]):
+    """Free queues, of which another thread takes the last between a look at it and the taking."""
+
+    def __bool__(self) -> bool:
+        full = len(self) > 0
+        self.clear()
+        return full
+
+    def pop(self, *_: object) -> int:
+        """As it is, after the other."""
+        self.clear()
+        return super().pop()
+
+
+def test_a_queue_that_another_thread_takes_first(tmp_path: Path) -> None:
+    """Whoever comes second sets one up of their own."""
+    file = rows_file(tmp_path)
+    try:
+        queue = DirectQueue(file)
+        before = list(queue._free)
+        queue._free = Taken(before)
+        assert read(queue) == list(range(COUNT))
+        assert len(queue._free) == 1
+        assert list(queue._free) != before
+        direct_queue._take_down(os.getpid(), queue._free)
+    finally:
+        os.close(file)
