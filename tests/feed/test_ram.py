@@ -375,6 +375,32 @@ def test_room_is_made_of_what_nobody_has_open(tiny: Path) -> None:
     held.close()
 
 
+def test_what_one_run_left_is_removed_by_the_next(folder: Path) -> None:
+    """Rows that are not reusable, once nobody has them open; whoever has them is left alone."""
+    weak = [content_of(Numbered(4, version=version)) for version in ("b", "c")]
+    killed = SharedRows(weak[0], folder=folder, reusable=False)
+    shared = [SharedRows(weak[1], folder=folder, reusable=False) for _ in range(2)]
+    shared[0].put(np.arange(4), Numbered(4, version="c").read(np.arange(4)))
+    left = abandon(killed)
+    rows = SharedRows(content_of(Numbered(4)), folder=folder)
+    assert not left.exists()
+    assert path_of(shared[1]).exists()
+    assert_same(shared[1].get(torch.arange(4)), Numbered(4, version="c").read(np.arange(4)))
+    for one in (rows, *shared):
+        one.close()
+
+
+def test_what_is_not_reusable_is_not_gone_on_with(folder: Path) -> None:
+    """Rows that a killed run left under the same name are not believed: it is made anew."""
+    source = Numbered(10)
+    rows = SharedRows(content_of(source), folder=folder, reusable=False)
+    rows.put(np.arange(10), source.read(np.arange(10)))
+    abandon(rows)
+    rows = SharedRows(content_of(source), folder=folder, reusable=False)
+    assert not rows.held(np.arange(10)).any()
+    rows.close()
+
+
 @pytest.mark.parametrize("left", [10_000, 50])
 def test_a_header_is_whole_or_there_is_no_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch, left: int

@@ -6,7 +6,8 @@
 
 Whoever has the file open holds a shared lock on it, and whoever closes it last removes it. When the last one
 is killed it stays, and the next start of the same goes on with what is flagged; anything else left behind is
-removed once the room is needed, or at once if another version wrote it.
+removed once the room is needed, or at once if another version wrote it. With `reusable=False`, where the next
+start may not take it for the same, it is never gone on with, and removed by whoever opens any rows next.
 
 All of it is allocated before it is used: a file that outgrew its memory would end the training by SIGBUS.
 Only its owner may read it. `pin_memory()` would round the size up to a power of two.
@@ -38,6 +39,8 @@ if sys.platform != "win32":
 
 FOLDER = Path("/dev/shm")
 MAGIC = b"stoker rows, format 1\n"
+# Of rows that are no use without a process that has them open.
+MAGIC_ONCE = b"stoker rows, format 1, once\n"
 # Another process may be allocating: at the 4.3 GB/s seen here, 200 GB take 47 s.
 PATIENCE_S = 600.0
 _NAP_S = 0.02
@@ -60,9 +63,10 @@ class SharedRows(Rows):
         *,
         folder: Path = FOLDER,
         alone: bool = False,
+        reusable: bool = True,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        places = Places.of(content)
+        places = Places.of(content, reusable=reusable)
         self._writer: _Writer | None = None
         self.path: Path | None = folder / places.name
         self.why = f"ram: {content.samples} samples, {places.bytes / 1e9:.2f} GB, in {self.path}"
@@ -110,30 +114,28 @@ class SharedRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where in the file its parts begin."""
+    """The file's name, whether one may be used that nobody has open, and where its parts begin."""
 
+    name: str
+    reusable: bool
     header: bytes
     flags: int
     leaves: tuple[int, ...]
     bytes: int
 
     @classmethod
-    def of(cls, content: Content) -> "Places":
-        """For the samples of this content."""
-        told = content.header(content.samples) | {"uid": _uid()}
-        header = MAGIC + json.dumps(told, sort_keys=True).encode() + b"\n"
+    def of(cls, content: Content, *, reusable: bool = True) -> "Places":
+        """For the samples of this content; equal contents of one user share a file."""
+        told = json.dumps(content.header(content.samples) | {"uid": _uid()}, sort_keys=True).encode() + b"\n"
+        name = f"{_prefix()}{hashlib.sha256(MAGIC + told).hexdigest()[:32]}"
+        header = (MAGIC if reusable else MAGIC_ONCE) + told
         flags = _paged(len(header))
         end = flags + _paged(content.samples)
         leaves = []
         for leaf in content.layout.leaves:
             leaves.append(end)
             end += _paged(content.samples * leaf.bytes)
-        return cls(header=header, flags=flags, leaves=tuple(leaves), bytes=end)
-
-    @property
-    def name(self) -> str:
-        """Of the file: equal contents of one user share one."""
-        return f"{_prefix()}{hashlib.sha256(self.header).hexdigest()[:32]}"
+        return cls(name=name, reusable=reusable, header=header, flags=flags, leaves=tuple(leaves), bytes=end)
 
 
 class _Writer:
@@ -156,8 +158,21 @@ class _Writer:
                 data, offset = data[done:], offset + done
 
 
+def path_of(content: Content, folder: Path = FOLDER) -> Path:
+    """Where these samples are shared."""
+    return folder / Places.of(content).name
+
+
+def allocated(content: Content, folder: Path = FOLDER) -> int:
+    """The bytes of memory that these samples have there already."""
+    try:
+        return path_of(content, folder).stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
 def sweep(folder: Path = FOLDER, *, keep: Path | None = None, every: bool = True) -> int:
-    """Remove this user's files that nobody has open, all or those of other versions; the bytes freed."""
+    """Remove this user's files that nobody has open, all or those of no use to anybody; the bytes freed."""
     freed = 0
     for path in folder.glob(f"{_prefix()}*"):
         if path == keep:
@@ -167,8 +182,8 @@ def sweep(folder: Path = FOLDER, *, keep: Path | None = None, every: bool = True
         except OSError:  # gone meanwhile, or not one of ours
             continue
         try:
-            ours = os.pread(file, len(MAGIC), 0) == MAGIC
-            if (every or not ours) and _locked(file, alone=True):
+            of_use = os.pread(file, len(MAGIC), 0) == MAGIC  # else another version's, or of one run
+            if (every or not of_use) and _locked(file, alone=True):
                 freed += os.fstat(file).st_blocks * 512
                 _unlink(path, file)
         finally:
@@ -213,7 +228,11 @@ def _descriptor(path: Path) -> int:
 
 def _entered(file: int, path: Path, places: Places) -> bool:
     """Make the file whole if it is not, and share it; False if others are at it, or have just removed it."""
-    if _locked(file, alone=True) and os.fstat(file).st_nlink and not _is_whole(file, places):
+    if (
+        _locked(file, alone=True)
+        and os.fstat(file).st_nlink
+        and not (places.reusable and _is_whole(file, places))
+    ):
         try:
             _make(file, path, places)
         except BaseException:
