@@ -13,7 +13,7 @@ from stoker.facts.words import size
 
 TIERS = ("vram", "window", "ram", "source")
 # Of what is free, left to everybody else: the loop's own growth, the page cache, other processes.
-_KEPT_SHARE = 0.1
+KEPT_SHARE = 0.1
 # A smaller part of the samples in VRAM is not worth it.
 _LEAST_WINDOW = 0.1
 
@@ -105,7 +105,7 @@ def _ram(wish: Wish, room: Room) -> _Fit:
     assert wish.bytes is not None
     if room.ram is None:
         return "how much memory is free could not be told", None
-    left = int(room.ram * (1 - _KEPT_SHARE))
+    left = int(room.ram * (1 - KEPT_SHARE))
     if wish.bytes > left:
         return f"{size(wish.bytes)} does not fit {size(room.ram)} free", None
     if wish.ranks > 1 and (room.shm is None or wish.bytes > room.shm):
@@ -121,7 +121,7 @@ def _left(wish: Wish, room: Room) -> tuple[int | None, str]:
     if wish.reserve is None:
         return None, "what the model needs is not known yet (give reserve=, or wait for 3 steps)"
     said = f"{size(room.vram)} free, {size(wish.reserve)} kept for the model ({wish.reserve_said})"
-    return int((room.vram - wish.reserve) * (1 - _KEPT_SHARE)), said
+    return int((room.vram - wish.reserve) * (1 - KEPT_SHARE)), said
 
 
 _FITS: dict[str, Callable[[Wish, Room], _Fit]] = {"vram": _vram, "window": _window, "ram": _ram}

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from stoker.errors import NoRoom, NotPackable
 from stoker.facts import host
-from stoker.feed.choice import Choice, Room, Wish, choose
+from stoker.feed.choice import KEPT_SHARE, Choice, Room, Wish, choose
 from stoker.feed.layout import Layout
 from stoker.feed.order import Shard
 from stoker.feed.per_process import PerProcess
@@ -97,6 +97,7 @@ class Holding:
         if choice.tier == "source" and held is not None and sweep(keep=path_of(self._content)):
             choice = choose(self._wish, self._room(), asked)  # with what killed runs had left in memory
         self._choice, self._rows, self._bus = self._settle(choice)
+        self._files = self._hold_files()
 
     @property
     def tier(self) -> str:
@@ -106,7 +107,9 @@ class Holding:
     @property
     def why(self) -> str:
         """Why they are there, in a sentence."""
-        told = self._choice.why + ("" if self._bus is None else f", {self._bus.why}") + self._fell
+        told = (
+            self._choice.why + ("" if self._bus is None else f", {self._bus.why}") + self._fell + self._files
+        )
         return told if self._disk is None else f"{told}; over a disk cache{_but(self._disk.why)}"
 
     def batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
@@ -136,6 +139,8 @@ class Holding:
     def close(self) -> None:
         """Let go of memory and readers."""
         self._prefetch.close()
+        if self._files:
+            self._source.let_files_go()  # type: ignore[attr-defined]
         _close(self._rows, self._bus)
         self._rows = self._bus = None
 
@@ -201,6 +206,15 @@ class Holding:
         if self._weak:  # changed data may look the same: nothing of another run's is taken
             told.append(str(os.getpid()) if self._wish.ranks == 1 else launch_name())
         return Content(fingerprint=" ".join(told), transform="", samples=self._count, layout=self._layout)
+
+    def _hold_files(self) -> str:
+        """What cannot be held as it is handed out may be held as it is stored: compressed images."""
+        hold = getattr(self._source, "hold_files", None)
+        if self.tier != "source" or self._asked == "source" or hold is None:
+            return ""
+        free = self._room().ram
+        said = hold(None if free is None else int(free * (1 - KEPT_SHARE)))
+        return f"; {said}" if said else ""
 
     def _move_up(self) -> None:
         """The model's need has shown: hold the samples on the device if they fit beside it."""

@@ -20,6 +20,7 @@ from torch.utils.data import get_worker_info
 
 from stoker.errors import SourceBroken, UsageError
 from stoker.feed.decode import Data, Pixels, Size, decode, decoder_name
+from stoker.feed.held_files import HeldFiles, hold_if_they_fit
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.class_folders import Globs, gather_classes
@@ -80,11 +81,12 @@ class ImageSource(Source):
         self.decodes = decode
         self.size = size
         self._fingerprint = listing.fingerprint()
+        self._listing = listing
         self._keys = listing.keys
         self._labels = np.searchsorted(
             np.array(self.classes), np.array([key.partition("/")[0] for key in listing.keys])
         ).astype(np.int64)
-        self._store: Store | WriteThrough = store
+        self._store: Store | WriteThrough | HeldFiles = store
         if keep is not None:
             self._store = WriteThrough(store, Path(keep).expanduser().absolute(), listing)
         self._pool = PerProcess(partial(_make_pool, threads))
@@ -109,6 +111,24 @@ class ImageSource(Source):
         if not self.decodes:
             return list(self._store.get_many(keys)), labels
         return self._read_images(keys), labels
+
+    def hold_files(self, free: int | None) -> str:
+        """Keep the files in memory as they are, undecoded, if they fit into so much; what is to be said.
+
+        For feeds: their pixels, which are faster, did not fit.
+        """
+        if isinstance(self._store, HeldFiles):
+            return ""
+        held, said = hold_if_they_fit(self._store, self._listing, free)
+        self._store = held or self._store
+        return said
+
+    def let_files_go(self) -> None:
+        """Give that memory back."""
+        held = self._store
+        if isinstance(held, HeldFiles):
+            self._store = held.store
+            held.close()
 
     def find_broken(self) -> dict[str, str]:
         """Read and decode every image: the names of those that are not whole, and what is wrong with each."""

@@ -164,10 +164,15 @@ class Listing:
         return Listing(keys.done(), self.sizes[chosen], self.modified_ns[chosen], tags.done())
 
     def find(self, key: str) -> Entry | None:
-        """The entry with this key, by halving."""
+        """The entry with this key."""
+        place = self.number(key)
+        return None if place is None else self[place]
+
+    def number(self, key: str) -> int | None:
+        """Where the entry with this key stands, by halving."""
         wanted = encode(key)
         place = bisect_left(range(len(self)), wanted, key=self.keys.encoded)
-        return self[place] if place < len(self) and self.keys.encoded(place) == wanted else None
+        return place if place < len(self) and self.keys.encoded(place) == wanted else None
 
     def __len__(self) -> int:
         return len(self.keys)
