@@ -1,0 +1,116 @@
+"""Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feed.test_feed import Numbered, epochs
+from stoker.errors import UsageError
+from stoker.facts import host
+from stoker.feed import Feed
+from stoker.feed.sources.base import Indices
+from stoker.feed.tiers.ram import allocated
+from stoker.feed.tiers.rows import Rows
+
+
+@pytest.fixture
+def options() -> dict[str, Any]:
+    return {"batch_size": 8, "shuffle": True, "seed": 3, "device": "cpu"}
+
+
+@pytest.mark.parametrize("length", [100, 132, 150, 260])
+@pytest.mark.parametrize("step", [0, 4, 48, 64])
+def test_samples_that_move_in_mid_epoch(length: int, step: int) -> None:
+    """From one memory to another, whatever is left of the epoch then: it goes on, and nothing is missed."""
+    feed = Feed(Numbered(length), batch_size=2, device="cpu", tier="ram")
+    for _ in feed:
+        pass
+    holding = feed._hold()
+    seen: list[int] = []
+    for at, batch in enumerate(feed):
+        seen += batch["n"].tolist()
+        if at == step:
+            assert holding._layout is not None
+            above = Rows.allocate(holding._layout, length, "cpu")
+            above.put(np.arange(length), Numbered(length).read(np.arange(length)))
+            holding._rows = above
+    assert seen == list(range(length))
+    feed.close()
+
+
+def test_a_second_feed_of_the_same_finds_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the samples have in memory already, be it another rank's doing, is not missing to them."""
+
+    class Large(Numbered):
+        def read(self, indices: Indices) -> Any:
+            return {**super().read(indices), "much": torch.zeros(len(indices), 1 << 16)}
+
+    real, size = host.read(), 40 << 18
+    source = Large(40, name="large")
+
+    def read() -> Any:
+        taken = 0 if first is None else allocated(first._hold()._content)
+        return replace(real, memory_free_bytes=2 * size - taken)
+
+    first: Feed | None = None
+    monkeypatch.setattr(host, "read", read)
+    feed = Feed(source, batch_size=4, device="cpu")
+    assert feed.tier == "ram"
+    first = feed
+    second = Feed(source, batch_size=4, device="cpu")
+    assert second.tier == "ram"
+    second.close()
+    feed.close()
+
+
+def test_a_transform_that_fails_hands_nothing_out(options: dict[str, Any]) -> None:
+    """The state counts what the loop was given."""
+    calls = 0
+
+    def fail(batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise RuntimeError("no")
+        return batch
+
+    feed = Feed(Numbered(), transform=fail, **options)
+    handed = 0
+    with pytest.raises(RuntimeError, match="no"):
+        for batch in feed:
+            handed += len(batch["n"])
+    assert feed.state_dict()["samples"] == handed
+    feed.close()
+
+
+def test_a_few_rows_of_many_are_not_read_by_a_scan(options: dict[str, Any]) -> None:
+    """A scan reads everything."""
+
+    class Scanned(Numbered):
+        def scan(self, *, in_order: bool) -> Iterator[tuple[Indices, Any]]:
+            raise AssertionError("all of it was read")
+
+    feed = Feed(Scanned(), limit=9, tier="ram", **options)
+    assert len(list(chain.from_iterable(epochs(feed, 1)))) == 9
+    feed.close()
+
+
+def test_no_samples_at_all() -> None:
+    """Nothing comes, and nothing fails: a validation set may be empty."""
+    feed = Feed(Numbered(0), batch_size=4, device="cpu")
+    assert (len(feed), list(feed), feed.tier, feed.why) == (0, [], "source", "source: there are no samples")
+    feed.load_state_dict(feed.state_dict())
+    feed.shrink()
+    feed.close()
+
+
+@pytest.mark.parametrize(("name", "value"), [("ahead", -1), ("ahead", 2.5), ("reserve", -5)])
+def test_wrong_numbers_are_told(name: str, value: Any, options: dict[str, Any]) -> None:
+    """With what would be right."""
+    with pytest.raises(UsageError, match=f"{name} is {value}"):
+        Feed(Numbered(), **{name: value}, **options).why  # noqa: B018
