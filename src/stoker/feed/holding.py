@@ -186,7 +186,8 @@ class Holding:
             try:
                 if choice.tier == "vram":
                     return choice, Rows.allocate(self._layout, self._count, self._device), None
-                shared = SharedRows(self._content, alone=self._wish.ranks == 1)
+                alone = self._wish.ranks == 1
+                shared = SharedRows(self._content, alone=alone, reusable=not self._weak)
                 return choice, shared, open_bus(shared, self._device) if self._device.type == "cuda" else None
             except (torch.OutOfMemoryError, NoRoom) as error:
                 reason = str(error).splitlines()[0]
