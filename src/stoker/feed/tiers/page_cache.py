@@ -21,6 +21,7 @@ row read past the cache right after comes from the disk again. Measured on cold 
 import ctypes
 import mmap
 import os
+import threading
 import time
 from collections.abc import Sequence
 from math import gcd
@@ -35,11 +36,12 @@ from stoker.feed.sources.base import Indices
 # is after all, it is read from the disk for nothing, and no harm done.
 _PROBES = 32
 # A look at all of the file goes by so many pages at a time, and ends where one is missing, or when it has
-# taken so long: 29 M pages that are mapped (120 GB), or 1.3 M that are not.
+# taken so long: 59 M pages that are mapped (240 GB), or 2.7 M that are not (11 GB).
 _STRETCH = 16384
-_LONGEST_LOOK_S = 0.1
-# What it found holds for so many times as long as it took, so that looking takes 2% of the time. That all is
-# there does so for a second at most: the kernel may need the memory for something else.
+_LONGEST_LOOK_S = 0.2
+# What it found holds for so many times as long as it took, so that looking takes 2% of a thread's time. That
+# all is there holds for a second at most, as the kernel may need the memory for something else: then a look
+# at 60 GB takes 5%.
 _LOOKS_APART = 50
 _HOLDS_S = 1.0
 # Copied block by block: blocks smaller than this are worth a read a row instead, unless they are few.
@@ -60,12 +62,13 @@ class PageCache:
         self._bytes = np.frombuffer(self._map, np.uint8)
         # Whether none of the batch before was there; and whether all of the file was, which holds until then.
         self._none, self._all = False, (0.0, False)
+        self._looking = threading.Lock()
         # Under the interpreter's lock: giving it away would take longer than the call.
         self._mincore = _mincore(ctypes.PyDLL(None))
         self._mincore_freely = _mincore(ctypes.CDLL(None))
 
     def held(self, numbers: Indices) -> NDArray[np.bool_]:
-        """Of each row, whether all of it is there; not all that are may be found, but none else."""
+        """Of each row, whether all of it was found there; among many that are not, one that is may be missed."""
         if os.fstat(self._file).st_size != self._size:
             return np.zeros(len(numbers), np.bool_)
         if self._holds_all():
@@ -79,10 +82,16 @@ class PageCache:
     def _holds_all(self) -> bool:
         until, found = self._all
         began = time.monotonic()
-        if began >= until:
+        if began < until:
+            return found
+        if not self._looking.acquire(blocking=False):
+            return False  # another thread will know
+        try:
             found = self._look_at_all(began + _LONGEST_LOOK_S)
             holds = _LOOKS_APART * (time.monotonic() - began)
             self._all = began + (min(holds, _HOLDS_S) if found else holds), found
+        finally:
+            self._looking.release()
         return found
 
     def _look_at_all(self, until: float) -> bool:
