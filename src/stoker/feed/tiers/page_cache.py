@@ -68,7 +68,7 @@ class PageCache:
         self._mincore_freely = _mincore(ctypes.CDLL(None))
 
     def held(self, numbers: Indices) -> NDArray[np.bool_]:
-        """Of each row, whether all of it was found there; among many that are not, one that is may be missed."""
+        """Of each row, whether all of it was found there; where hardly any is, one may be missed."""
         if os.fstat(self._file).st_size != self._size:
             return np.zeros(len(numbers), np.bool_)
         if self._holds_all():
