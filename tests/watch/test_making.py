@@ -10,6 +10,7 @@ from warm import WarmStoker
 
 from stoker.watch import Batch, Record
 
+pytestmark = pytest.mark.quiet
 PARTS = 0.03  # points of the time that making a batch takes
 
 SCRIPT = '''
@@ -17,8 +18,6 @@ import sqlite3, sys, time
 import numpy as np, torch
 from pathlib import Path
 from torch.utils.data import DataLoader, Dataset, default_collate
-
-pytestmark = pytest.mark.quiet
 
 def burn(seconds):
     until = time.thread_time() + seconds
