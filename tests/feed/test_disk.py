@@ -76,6 +76,22 @@ def test_each_row_comes_its_own_way_and_is_the_same(
     assert (tier.hits, tier.misses, tier.damaged) == (350, 50, 0)
 
 
+def test_a_few_that_the_page_cache_has_lost_come_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it has them again: past it, more would be lost with every epoch."""
+
+    def past(*_: Any) -> None:
+        raise AssertionError("read past the page cache")
+
+    monkeypatch.setattr(PageCache, "held", lambda self, rows: rows % 9 > 0)
+    monkeypatch.setattr(DirectQueue, "read", past)
+    tier = tier_over(Numbered(200, numbers=20_000), tmp_path)
+    tier.fill()
+    check_all(tier)
+    assert (tier.hits, tier.damaged) == (200, 0)
+
+
 def test_the_page_cache_says_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows after they were written, none of a file cut short; each for itself where they differ."""
     path = tmp_path / "rows"
