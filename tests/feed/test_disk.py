@@ -84,7 +84,7 @@ def test_a_few_that_the_page_cache_has_lost_come_through_it(
     def past(*_: Any) -> None:
         raise AssertionError("read past the page cache")
 
-    monkeypatch.setattr(PageCache, "held", lambda self, rows: rows % 9 > 0)
+    monkeypatch.setattr(PageCache, "held", lambda self, rows: rows % 20 > 0)
     monkeypatch.setattr(DirectQueue, "read", past)
     tier = tier_over(Numbered(200, numbers=20_000), tmp_path)
     tier.fill()
