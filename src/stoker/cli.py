@@ -187,7 +187,8 @@ def bench(
         typer.Option(help="overhead: only steps of so many ms, repeatable; feed: percent of the full sets."),
     ] = None,
     part: Annotated[
-        list[str] | None, typer.Option(help="feed: only this part, disk, sql or s3; repeatable.")
+        list[str] | None,
+        typer.Option(help="feed: only this part, disk, sql, s3; on cuda vram, ram, window; repeatable."),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
     peer_python: Annotated[

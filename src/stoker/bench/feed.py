@@ -36,7 +36,7 @@ With `--device cuda` the parts are others, all in one process:
 
 vram
     40,960 rows of 98,304 bytes in VRAM, shuffled batches of 256. `vram_gb_s` counts bytes read and written by
-    the device's own time for 159 batches queued behind a pause; `vram_host_us` is the host's time for a batch
+    the device's own time for 160 batches queued behind a pause; `vram_host_us` is the host's time for a batch
     when the device keeps up, all of the feed's code included. The peer is a dataset over the same tensor in
     VRAM, a sample at a time, under a DataLoader.
 ram
