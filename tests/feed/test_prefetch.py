@@ -109,9 +109,9 @@ def test_after_an_error_or_a_death_the_next_epoch_is_read() -> None:
     assert not after & before
     dying = reader.read(arrays(0))
     next(dying)
-    for pid in after:
-        os.kill(pid, signal.SIGKILL)
+    # One of them, and within: torch tells of each death by a signal, wherever the main thread is then.
     with pytest.raises(RuntimeError, match=r"exited unexpectedly|is killed by signal"):
+        os.kill(min(after), signal.SIGKILL)
         list(dying)
     assert [numbers(batch) for batch in reader.read(arrays(0))] == [one.tolist() for one in arrays(0)]
     reader.close()
