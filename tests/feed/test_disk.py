@@ -1,6 +1,5 @@
 """The disk tier: the source's samples, from the disk once they are there, under a cap, in any process."""
 
-import errno
 import multiprocessing
 import os
 import pickle
@@ -43,53 +42,6 @@ def test_a_second_epoch_comes_from_the_disk(tmp_path: Path, numbers: int, direct
     check_all(tier)
     check_all(tier)
     assert (source.asked, tier.hits, tier.misses, tier.damaged) == ([], 400, 0, 0)
-
-
-def no_queue(self: DirectQueue, file: int) -> None:
-    raise OSError(errno.EPERM, "not allowed here")
-
-
-def no_room(self: DirectQueue, offsets: Any, *given: Any) -> Any:
-    raise OSError(errno.EAGAIN, "too many queues")
-
-
-def no_bytes(self: DirectQueue, offsets: Any, *given: Any) -> Any:
-    yield np.arange(len(offsets)), np.zeros(len(offsets), np.bool_)
-
-
-@pytest.mark.parametrize("numbers", SIZES)
-@pytest.mark.parametrize("held", ["all", "none", "some"])
-@pytest.mark.parametrize("queue", ["", "none", "full", "fails"])
-def test_each_row_comes_its_own_way_and_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int, held: str, queue: str
-) -> None:
-    """What the page cache holds, what it does not, batches of both, and a system without a queue of reads."""
-    shares = {"all": lambda rows: rows >= 0, "none": lambda rows: rows < 0, "some": lambda rows: rows % 3 > 0}
-    monkeypatch.setattr(PageCache, "held", lambda self, rows: shares[held](rows))
-    if queue:
-        instead = {"none": no_queue, "full": no_room, "fails": no_bytes}[queue]
-        monkeypatch.setattr(DirectQueue, "__init__" if queue == "none" else "read", instead)
-    tier = tier_over(Numbered(200, numbers=numbers), tmp_path)
-    tier.fill(range(150))
-    check_all(tier)
-    check_all(tier)
-    assert (tier.hits, tier.misses, tier.damaged) == (350, 50, 0)
-
-
-def test_a_few_that_the_page_cache_has_lost_come_through_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that it has them again: past it, more would be lost with every epoch."""
-
-    def past(*_: Any) -> None:
-        raise AssertionError("read past the page cache")
-
-    monkeypatch.setattr(PageCache, "held", lambda self, rows: rows % 20 > 0)
-    monkeypatch.setattr(DirectQueue, "read", past)
-    tier = tier_over(Numbered(200, numbers=20_000), tmp_path)
-    tier.fill()
-    check_all(tier)
-    assert (tier.hits, tier.damaged) == (200, 0)
 
 
 def test_the_page_cache_says_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,16 @@ def peer_of(found: Peer | str, kind: str, module: str, plans: Sequence[Mapping[s
 
 
 class Contest:
-    """One part's contenders and what they measured: `runs`, in order."""
+    """One part's contenders and what they measured: `runs`, in order.
 
-    def __init__(self, part: str, folder: Path, *, stretch_s: float, expected: int) -> None:
+    With `warm`, everybody has an epoch that is not timed right before each stretch that is.
+    """
+
+    def __init__(
+        self, part: str, folder: Path, *, stretch_s: float, expected: int, warm: bool = False
+    ) -> None:
         self.part, self.runs = part, list[dict[str, Any]]()
-        self._folder, self._stretch, self._expected = folder, stretch_s, expected
+        self._folder, self._stretch, self._expected, self._warm = folder, stretch_s, expected, warm
         self._children: dict[str, tuple[StayingChild, Mapping[str, Any]]] = {}
 
     def hold(self, contenders: Sequence[Contender], seconds: float) -> list[dict[str, Any]]:
@@ -91,7 +96,7 @@ class Contest:
         rates: dict[int, list[float]] = {at: [] for at in range(len(started))}
         for number in range(_TUNING_TURNS):
             for at, (child, plan) in enumerate(started):
-                answer = child.ask({"seconds": self._stretch / 2})
+                answer = self._ask(child, self._stretch / 2)
                 rates[at].append(answer["samples"] / answer["seconds"])
                 self._note("tuning", number, contender.kind, plan, answer)
         best = max(rates, key=lambda at: median(rates[at]))
@@ -138,7 +143,7 @@ class Contest:
         while number < LEAST_TURNS or time.monotonic() - began < seconds:
             for kind, (child, plan) in list(self._children.items()):
                 try:
-                    answer = child.ask({"seconds": self._stretch})
+                    answer = self._ask(child, self._stretch)
                 except BenchFailed as error:
                     if kind in needed:
                         raise
@@ -147,6 +152,9 @@ class Contest:
                     continue
                 self._note("turn", number, kind, plan, answer)
             number += 1
+
+    def _ask(self, child: StayingChild, seconds: float) -> dict[str, Any]:
+        return child.ask({"seconds": seconds, "warm": self._warm})
 
     def _note(
         self, how: str, number: int, kind: str, plan: Mapping[str, Any], answer: Mapping[str, Any]

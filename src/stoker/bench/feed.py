@@ -9,10 +9,10 @@ disk_warm
     batch is there when its tensors are in the main process. `disk_warm_gb_s` is a `Feed` with
     `tier="source"` over a full cache on disk, as a user makes it; `_tier` the bare disk tier; `_ram` a feed
     that holds the samples in memory. Each loader is a process that stays (`loops/feed_peers/turn.py`) and
-    reads whole epochs for 0.4 s a turn, after one that is checked: every sample once, with its own number
-    and label. A peer has its own environment (`scripts/bench` makes them), its own file format and shuffle,
-    and the best of its settings here (workers, torch's threads). The limit is one gather a batch from
-    memory, the fastest of numpy's and torch's on one core and on all.
+    reads whole epochs for 0.4 s a turn, right after one that is not timed; its very first is checked: every
+    sample once, with its own number and label. A peer has its own environment (`scripts/bench` makes them),
+    its own file format and shuffle, and the best of its settings here (workers, torch's threads). The limit
+    is one gather a batch from memory, the fastest of numpy's and torch's on one core and on all.
 disk_cold
     8,192 rows of 98,304 bytes that no disk can compress, the page cache emptied before each way. `_limit` is
     the best of 1 to 32 O_DIRECT reads in flight, of the same rows in the same order; `_first` is a feed's

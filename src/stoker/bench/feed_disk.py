@@ -30,7 +30,7 @@ def measure_warm(folder: Path, *, rows: int, seconds: float, peers: bool) -> tup
     data, work = folder / "data", folder / "work"
     make_rows(data, rows)
     work.mkdir()
-    contest = Contest("disk_warm", folder, stretch_s=_STRETCH, expected=rows)
+    contest = Contest("disk_warm", folder, stretch_s=_STRETCH, expected=rows, warm=True)
     plan = {"data": str(data), "batch": BATCH}
     written = {**plan, "work": str(work)}
     contenders = [

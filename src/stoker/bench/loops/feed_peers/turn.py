@@ -3,8 +3,10 @@
     python turn.py MODULE '{"data": …, "batch": 256}'
 
 `MODULE` has `open_epochs(**plan)` (see the package). An epoch that is not timed comes first: every sample
-must come once, with its own number and label. Then, for a line {"seconds": s} on stdin, whole epochs are
-timed until s seconds have passed; an epoch's time is from asking the loader for its iterator to its end.
+must come once, with its own number and label. Then, for a line {"seconds": s, "warm": false} on stdin, whole
+epochs are timed until s seconds have passed; an epoch's time is from asking the loader for its iterator to
+its end. With "warm": true an epoch that is not timed comes right before those: while others had their turns,
+the system may have taken the loader's pages back.
 """
 
 import json
@@ -29,7 +31,10 @@ def main() -> None:
     open_epoch: Epoch = module.open_epochs(**plan)
     tell(answers, check(open_epoch))
     for line in sys.stdin:
-        tell(answers, run(open_epoch, json.loads(line)["seconds"]))
+        asked = json.loads(line)
+        if asked["warm"]:
+            run(open_epoch, 0.0)
+        tell(answers, run(open_epoch, asked["seconds"]))
 
 
 def check(open_epoch: Epoch) -> dict[str, int]:
