@@ -23,6 +23,7 @@ StokerError
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
+├── ScratchFailed                    a scratch run could not be held: no platform for it, or its supervisor broke
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -122,6 +123,10 @@ class DatabaseUnreachable(StokerError, ConnectionError):
 
 class NoRoom(StokerError, MemoryError):
     """Samples do not fit into the memory where a tier was to hold them; a feed then takes the next tier."""
+
+
+class ScratchFailed(StokerError):
+    """A scratch run could not be held; what its script does is never this, but a result."""
 
 
 class BenchFailed(StokerError):

@@ -1,0 +1,40 @@
+"""What a hook holds in the script's process: its way to report, and to end the run."""
+
+import os
+import signal
+from typing import Any, NoReturn
+
+from stoker.scratch.channel import Sender
+
+
+class Child:
+    """Given to the hook as its first argument.
+
+    def count_steps(child, argument):
+        register_optimizer_step_post_hook(lambda *_: child.progress(next(numbers)))
+    """
+
+    def __init__(self, sender: Sender, *, steps: int | None) -> None:
+        self._sender = sender
+        self.steps = steps
+        """The bound that the caller set, if any."""
+
+    def report(self, kind: str, **body: Any) -> None:
+        """Send the caller a message of a kind of the hook's own; everything in it must be JSON-able."""
+        self._sender.send(kind, body)
+
+    def progress(self, step: int) -> None:
+        """Say that a step is made. At the bound this does not return: the run ends here."""
+        if self.steps is not None and step >= self.steps:
+            self.end(step)
+        self._sender.send("progress", {"step": step})
+
+    def end(self, step: int | None = None) -> NoReturn:
+        """End the run, with this as its last step; not one more line of the script runs.
+
+        The process stops itself with all its threads; the supervisor kills it. A plain wait would let
+        signal handlers and the script's other threads go on.
+        """
+        self._sender.send("end", {"step": step})
+        while True:
+            os.kill(os.getpid(), signal.SIGSTOP)

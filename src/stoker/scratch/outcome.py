@@ -1,0 +1,83 @@
+"""How a run ended, in the words of its result. Pure."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+from stoker.scratch.values import GuardName, Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What the supervisor saw at the end; the first that is set counts, in this order."""
+
+    refused: str | None = None
+    ended: bool = False
+    guard: tuple[GuardName, str] | None = None
+    timeout_s: float | None = None
+    asked: str | None = None
+    exit_status: int | None = None
+    error: str | None = None
+    """The uncaught exception that the script's process told of, or the last line of its stderr."""
+    oom_killed: bool = False
+    steps: int | None = None
+    steps_limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The part of a result that an ending decides."""
+
+    outcome: Outcome
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    guard: GuardName | None = None
+
+
+def decide(ending: Ending) -> Verdict:
+    """Say what an ending means."""
+    if ending.refused is not None:
+        return Verdict(outcome="failed", reason=ending.refused)
+    if ending.ended:
+        return Verdict(outcome="done", reason=f"ended at step {_count(ending.steps)}")
+    if ending.guard is not None:
+        name, reason = ending.guard
+        return Verdict(outcome="stopped", reason=reason, guard=name)
+    if ending.timeout_s is not None:
+        return Verdict(
+            outcome="timed-out",
+            reason=f"{ending.timeout_s:g} s had passed at step {_count(ending.steps)}",
+        )
+    if ending.asked is not None:
+        return Verdict(outcome="ended-early", reason=ending.asked)
+    if ending.exit_status is None:
+        return Verdict(outcome="crashed", reason="the process that held it was killed", signal=signal.SIGKILL)
+    return _of_exit(ending, os.waitstatus_to_exitcode(ending.exit_status))
+
+
+def _of_exit(ending: Ending, code: int) -> Verdict:
+    if code < 0:
+        if ending.oom_killed and -code == signal.SIGKILL:
+            return Verdict(
+                outcome="stopped", guard="ram", signal=-code, reason="out of memory: the kernel killed it"
+            )
+        return Verdict(outcome="crashed", reason=f"killed by signal {-code} ({_name(-code)})", signal=-code)
+    if code:
+        told = f": {ending.error}" if ending.error else ""
+        return Verdict(outcome="failed", reason=f"exit code {code}{told}", exit_code=code)
+    if ending.steps_limit is not None:
+        made = f"{_count(ending.steps)} of {ending.steps_limit} steps"
+        return Verdict(outcome="ended-early", reason=f"the script ended after {made}", exit_code=0)
+    return Verdict(outcome="done", reason="the script ended", exit_code=0)
+
+
+def _count(steps: int | None) -> str:
+    return "n/a" if steps is None else str(steps)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"
