@@ -21,9 +21,10 @@ kept = os.sysconf
 if platform_name == "win32":
     del os.sysconf
 from stoker import facts
+from stoker.facts import page, terminal
 os.sysconf = kept  # psutil, which believes to be on Linux, needs it
 found = facts.collect()
-facts.terminal.as_text(found, facts.warnings_of(found))
+terminal.as_text(found, facts.warnings_of(found))
 sampler = facts.Sampler()
 reading = sampler.read([os.getpid(), os.getppid()])
 json.dumps(facts.to_json(found)), json.dumps(reading)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from resolving import resolve
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -14,10 +15,8 @@ from stoker.ward.fake_device import FakeDevice
 from stoker.watch import hooks
 from stoker.watch import notes as n
 from stoker.watch import observer as watched
-from stoker.watch.clock import DeviceClock
-from stoker.watch.device import IDLE
+from stoker.watch.notes import IDLE
 from stoker.watch.observer import Observer
-from stoker.watch.part import ready, step_of
 from stoker.watch.phases import Step
 
 pytestmark = pytest.mark.quiet
@@ -92,7 +91,6 @@ def observe(loop: Loop, device: FakeDevice | None = None) -> tuple[list[Step], f
     """Train on the fake device; the steps as the recorder would resolve them, and how long one took."""
     device = device or FakeDevice()
     observer = Observer()
-    reader = observer.reader
     net = Net(device)
     hooks.install(observer)
     began = 0.0
@@ -118,22 +116,10 @@ def observe(loop: Loop, device: FakeDevice | None = None) -> tuple[list[Step], f
                 device.launch(loop.after)
         device.synchronize()
         each = (time.perf_counter() - began) / (step - WARM_UP)
-        reader.read()
-        assert all(ready(parts) for parts in reader.done)
         steps = resolve(observer)
     finally:
         hooks.uninstall()
     return steps, each
-
-
-def resolve(observer: Observer) -> list[Step]:
-    """The steps as the recorder would resolve them."""
-    observer.reader.read()
-    clock = DeviceClock()
-    return [
-        step_of(parts, number, loaders_seen=True, device=observer.reader.device, clock=clock)
-        for number, parts in enumerate(observer.reader.done)
-    ]
 
 
 def shares(steps: list[Step]) -> dict[str, float]:
@@ -218,7 +204,7 @@ def quiet_observer() -> tuple[Observer, FakeDevice]:
 
 def taken(observer: Observer) -> list[tuple[int, bool]]:
     """What was noted, and whether without an event."""
-    return [(observer.notes[at], observer.notes[at + 2] is IDLE) for at in range(0, len(observer.notes), 4)]
+    return [(observer.notes[at], observer.notes[at + 2] == IDLE) for at in range(0, len(observer.notes), 4)]
 
 
 def nothing() -> None:
@@ -299,7 +285,7 @@ def test_a_device_that_captures_is_not_asked() -> None:
     assert observer.notes[2::4] == [None, None]
     observer.capture(None)
     observer.begin_wait()
-    assert observer.notes[-2] is IDLE
+    assert observer.notes[-2] == IDLE
 
 
 def test_a_moment_later_an_idle_mark_serves_for_the_next() -> None:
@@ -309,8 +295,8 @@ def test_a_moment_later_an_idle_mark_serves_for_the_next() -> None:
     now = observer._marked_ns = time.perf_counter_ns()
     observer._last = IDLE
     device.launch(60.0)
-    assert observer.mark_begin(now + 1) is IDLE
-    assert observer.mark_idle(now + 1) is not IDLE  # where a wait begins or ends, it is asked again
+    assert observer.mark_begin(now + 1) == IDLE
+    assert observer.mark_idle(now + 1) != IDLE  # where a wait begins or ends, it is asked again
 
 
 def test_on_another_stream_the_last_mark_says_nothing() -> None:

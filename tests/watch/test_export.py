@@ -15,7 +15,7 @@ from stoker.watch import Record, Step
 from stoker.watch.export import export
 from stoker.watch.phases import Batch
 from stoker.watch.prometheus import Page
-from stoker.watch.record import Writer
+from stoker.watch.record import LineWriter, Writer
 
 # tensorboard asks numpy and protobuf for names that they are about to drop.
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard.*")]
@@ -46,20 +46,21 @@ def make_record(
         if rank == 0:
             writer.describe_run({"id": name, "started": START, "steps_before": steps_before})
         writer.describe_rank({"rank": rank, "outcome": "done", "ended": START + 9, "overhead": None})
+        lines = LineWriter(writer.rank_folder)
         for number in range(4):
-            writer.add("steps", a_step(number).to_line())
+            lines.add("steps", a_step(number).to_line())
             resources = {"t": START + number + 0.5, "rss_bytes": 1000 + number, "throttled_us": 2_000_000}
             gpus = [{"index": 0, "used_bytes": 5, "utilisation_percent": 50, "power_w": None}]
             processes = [{"pid": 7, "cpu_s": 1.5}]
-            writer.add("resources", json.dumps({**resources, "gpus": gpus, "processes": processes}))
+            lines.add("resources", json.dumps({**resources, "gpus": gpus, "processes": processes}))
         for seq in range(2):
             batch = Batch(
                 loader=0, worker=0, seq=seq, t=START, samples=8, read=0.5, transform=0.25, collate=0.125,
                 handoff=None, pin=None, cpu=0.25, queued=None, bytes=100, disk=None, faults=0,
                 calls={"item": 8},
             )  # fmt: skip
-            writer.add("batches", json.dumps(asdict(batch)))
-        writer.close()
+            lines.add("batches", json.dumps(asdict(batch)))
+        lines.close()
     return Record.open(root / name)
 
 
@@ -99,8 +100,9 @@ def test_what_was_not_measured_is_no_scalar(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "bare", 0)
     writer.describe_run({"id": "bare"})
     writer.describe_rank({"rank": 0})
-    writer.add("steps", a_step(0, wait=None).to_line())
-    writer.close()
+    lines = LineWriter(writer.rank_folder)
+    lines.add("steps", a_step(0, wait=None).to_line())
+    lines.close()
     folder = export(Record.open(tmp_path / "bare"), "tensorboard")
     assert folder is not None
     found = scalars_of(folder / "rank0")

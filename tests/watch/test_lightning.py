@@ -205,7 +205,7 @@ def test_after_a_resume_only_the_remaining_steps_are_expected(tmp_path: Path) ->
 
     class Probe(lightning.Callback):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            left.append(resumed._watch.session.remaining_steps())
+            left.append(resumed._watch.session.account.remaining_steps())
 
     trainer = make_trainer(lightning, first, max_steps=12)
     trainer.callbacks.append(Saver())

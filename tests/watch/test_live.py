@@ -9,14 +9,14 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stoker.watch import Step
+from stoker.watch.account import Account
 from stoker.watch.live import lines, plain_line
-from stoker.watch.session import Plan, Session
+from stoker.watch.tally import Tally
 
 SCRIPT = """
 import sys, time, torch
@@ -89,30 +89,28 @@ def test_without_a_terminal_there_are_plain_lines(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    """A session with three steps in its tally."""
-    made = Session(Plan(name="it", root=tmp_path, total_steps=103))
+def account() -> Account:
+    """A run of three steps."""
+    tally = Tally()
     for number in range(3):
-        made.tally.add(
+        tally.add(
             Step(
                 step=number, t=time.time() + number, samples=8, loader=0, wait=0.6, copy=0.0,
                 forward=0.2, backward=0.1, update=0.05, other=0.05,
             )
         )  # fmt: skip
-    made.observer.reader.updates = 3
-    yield made
-    made.writer.close()
+    return Account(goal=103, steps=3, tally=tally)
 
 
 @pytest.mark.parametrize("width", [200, 80, 20])
-def test_every_line_fits(session: Session, width: int) -> None:
+def test_every_line_fits(account: Account, width: int) -> None:
     """Whatever the width, three lines and no more than the width."""
-    drawn = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines(session, width)]
+    drawn = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines(account, width)]
     assert len(drawn) == 3
     assert max(len(line) for line in drawn) <= width
     assert "wait" in drawn[1]
 
 
-def test_the_eta_is_of_the_steps_that_are_left(session: Session) -> None:
+def test_the_eta_is_of_the_steps_that_are_left(account: Account) -> None:
     """100 steps to go at one a second."""
-    assert "run ends in 1 m 40 s" in plain_line(session)
+    assert "run ends in 1 m 40 s" in plain_line(account)

@@ -128,7 +128,7 @@ def test_what_lies_between_cells_is_not_the_run_s_time(tmp_path: Path) -> None:
         "time.sleep(3)",
         epoch,
         "watch.close()\n"
-        "tally = watch._session.tally\n"
+        "tally = watch._session.account.tally\n"
         "print(max(step.seconds for step in watch.record.ranks[0].steps()), tally.sustained / tally.burst)",
     )
     longest, ratio = map(float, shown[0]["text"].split())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from resolving import read
 from torch import nn
 
 import stoker
@@ -134,8 +135,7 @@ def test_a_failed_capture_does_not_end_the_counting() -> None:
         train(3)
     finally:
         hooks.uninstall()
-    observer.reader.read()
-    assert observer.reader.updates == 3
+    assert read(observer).updates == 3
 
 
 def test_a_device_that_failed_does_not_take_the_ending_along(tmp_path: Path) -> None:
@@ -168,6 +168,6 @@ def test_the_overhead_told_grows_with_what_is_noted(tmp_path: Path) -> None:
                 optimizer.step()
         session = watch._session
         assert session is not None
-        told.append(session.observer.reader.read_notes / session.observer.reader.updates)
+        told.append(session.account.notes / session.account.updates)
         assert session.overhead()["hooks_us_per_step"] > 0
     assert told[1] > 5 * told[0]

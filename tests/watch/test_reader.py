@@ -1,17 +1,16 @@
 """Notes become steps: what was begun, ended, left open, drawn elsewhere. No clock, no training."""
 
-import threading
-from collections import deque
 from typing import Any
+
+from resolving import steps_of
 
 from stoker.watch import notes as n
 from stoker.watch.clock import DeviceClock
-from stoker.watch.loaders import Loader
-from stoker.watch.part import step_of
 from stoker.watch.phases import Step
 from stoker.watch.reader import Reader
 
 MS = 1_000_000
+LOADER, OTHER_LOADER = 0, 1
 
 
 class Script:
@@ -19,9 +18,9 @@ class Script:
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
-        self.aside: deque[tuple[int, int, Loader, int | None]] = deque()
-        self.reader = Reader(self.notes, self.aside)
-        self.loader = self.reader.loaders.of(self)
+        self.aside: list[n.Aside] = []
+        self.reader = Reader()
+        self.reader.loaders.know(2)
         self.at(0, n.LOOP_BEGINS)
 
     def at(self, ms: int, what: int, more: Any = None) -> None:
@@ -29,7 +28,7 @@ class Script:
 
     def step(self, start: int) -> None:
         """A plain step: 10 ms of waiting, 20 forward, 30 backward, 5 update, from `start` to `start` + 65."""
-        self.at(start, n.DRAW_BEGINS, self.loader)
+        self.at(start, n.DRAW_BEGINS, LOADER)
         self.at(start + 10, n.DRAW_ENDS, 8)
         self.at(start + 10, n.FORWARD_BEGINS)
         self.at(start + 30, n.PHASE_ENDS, n.FORWARD_BEGINS)
@@ -38,13 +37,13 @@ class Script:
         self.at(start + 60, n.UPDATE_BEGINS)
         self.at(start + 65, n.UPDATE_ENDS, 1)
 
+    def read(self) -> None:
+        self.reader.read(self.notes, self.aside)
+        self.notes, self.aside = [], []
+
     def steps(self) -> list[Step]:
-        self.reader.read()
-        clock = DeviceClock()
-        return [
-            step_of(parts, number, loaders_seen=True, device=None, clock=clock)
-            for number, parts in enumerate(self.reader.done)
-        ]
+        self.read()
+        return steps_of(self.reader.done)
 
 
 def milliseconds(step: Step) -> dict[str, int]:
@@ -132,7 +131,7 @@ def test_what_looked_like_a_copy_and_moved_nothing_is_other() -> None:
 def test_another_threads_batches_count_and_its_time_does_not() -> None:
     """A loader drained by a thread: the training thread's block is the wait, the batch is the step's."""
     script = Script()
-    script.aside.append((3 * MS, n.DRAW_ENDS, script.loader, 16))
+    script.aside.append((3 * MS, n.DRAW_ENDS, LOADER, 16))
     script.at(1, n.WAIT_BEGINS)
     script.at(5, n.PHASE_ENDS, n.WAIT_BEGINS)
     script.at(5, n.BACKWARD_BEGINS)
@@ -141,29 +140,27 @@ def test_another_threads_batches_count_and_its_time_does_not() -> None:
     script.at(10, n.UPDATE_ENDS, 1)
     (step,) = script.steps()
     assert (step.samples, milliseconds(step)["wait"]) == (16, 4)
-    assert script.loader.background
+    assert script.reader.loaders[LOADER].background
 
 
 def test_validation_is_nobodys_wait() -> None:
     """Draws with gradients off are `other`, and their loader trains nothing."""
     script = Script()
-    validation = script.reader.loaders.of(object)
     script.step(0)
-    script.at(65, n.EVALUATION_DRAW_BEGINS, validation)
+    script.at(65, n.EVALUATION_DRAW_BEGINS, OTHER_LOADER)
     script.at(85, n.DRAW_ENDS, 8)
     script.at(85, n.ANSWERED)
     script.step(100)
     steps = script.steps()
     assert milliseconds(steps[1]) == {**PLAIN, "other": 35}
-    assert (validation.trains, steps[1].samples) == (False, 8)
+    assert (script.reader.loaders[OTHER_LOADER].trains, steps[1].samples) == (False, 8)
 
 
 def test_a_loader_inside_another_counts_its_samples_once() -> None:
     """A feed that reads by a DataLoader: both draws are waiting, the batch is one."""
     script = Script()
-    inner = script.reader.loaders.of(object)
-    script.at(0, n.DRAW_BEGINS, script.loader)
-    script.at(2, n.DRAW_BEGINS, inner)
+    script.at(0, n.DRAW_BEGINS, LOADER)
+    script.at(2, n.DRAW_BEGINS, OTHER_LOADER)
     script.at(7, n.DRAW_ENDS, 8)
     script.at(10, n.DRAW_ENDS, 8)
     script.at(10, n.BACKWARD_BEGINS)
@@ -171,7 +168,7 @@ def test_a_loader_inside_another_counts_its_samples_once() -> None:
     script.at(12, n.UPDATE_BEGINS)
     script.at(13, n.UPDATE_ENDS, 1)
     (step,) = script.steps()
-    assert (step.samples, step.loader, milliseconds(step)["wait"]) == (8, script.loader.id, 10)
+    assert (step.samples, step.loader, milliseconds(step)["wait"]) == (8, LOADER, 10)
 
 
 def test_a_pause_is_nobodys_time() -> None:
@@ -229,9 +226,9 @@ def test_evaluating_alone_keeps_nothing() -> None:
     """A run that goes on to inference for days holds no more for it."""
     script = Script()
     for number in range(100):
-        script.at(number, n.EVALUATION_DRAW_BEGINS, script.loader)
+        script.at(number, n.EVALUATION_DRAW_BEGINS, LOADER)
         script.at(number + 1, n.DRAW_ENDS, 8)
-    script.reader.read()
+    script.read()
     assert script.reader._draws == []
     script.at(200, n.UPDATE_BEGINS)
     script.at(201, n.UPDATE_ENDS, 1)
@@ -242,60 +239,40 @@ def test_evaluating_alone_keeps_nothing() -> None:
 def test_the_devices_marks_go_with_their_own_draws() -> None:
     """An evaluation's draw between a pause and a step is no wait, on the device's clock either."""
 
-    class At:
-        """An event at a millisecond."""
-
-        def __init__(self, ms: int) -> None:
-            self.ms = ms
-
-        def query(self) -> bool:
-            return True
-
-        def elapsed_time(self, end_event: "At") -> float:
-            return end_event.ms - self.ms
-
     script = Script()
+    times: list[float] = []
 
     def at(ms: int, what: int, more: Any = None) -> None:
-        script.notes.extend((what, ms * MS, At(ms), more))
+        script.notes.extend((what, ms * MS, len(times), more))
+        times.append(ms - sum(times))
 
     at(0, n.DEVICE_FOUND, None)
-    at(0, n.DRAW_BEGINS, script.loader)
+    at(0, n.DRAW_BEGINS, LOADER)
     at(10, n.DRAW_ENDS, 8)
     at(20, n.PAUSE_ENDS)
-    at(20, n.EVALUATION_DRAW_BEGINS, script.reader.loaders.of(object))
+    at(20, n.EVALUATION_DRAW_BEGINS, OTHER_LOADER)
     at(60, n.DRAW_ENDS, 8)
     at(60, n.BACKWARD_BEGINS)
     at(70, n.PHASE_ENDS, n.BACKWARD_BEGINS)
     at(70, n.UPDATE_BEGINS)
     at(71, n.UPDATE_ENDS, 1)
-    (step,) = script.steps()
+    script.read()
+    clock = DeviceClock()
+    clock.pass_marks(times)
+    (step,) = steps_of(script.reader.done, clock)
     assert step.device is not None
     assert (milliseconds(step)["wait"], milliseconds(step)["other"]) == (0, 40)
 
 
-def test_notes_taken_while_reading_are_read_too() -> None:
-    """One thread takes notes while another reads a few at a time: none is lost, none comes twice."""
+def test_notes_are_read_in_pieces_as_at_once() -> None:
+    """Rounds cut the notes anywhere."""
     script = Script()
-
-    def take() -> None:
-        for number in range(5000):
-            script.step(65 * number)
-
-    taken = threading.Thread(target=take)
-    taken.start()
-    while taken.is_alive() or script.notes:
-        script.reader.read(3)
-    taken.join()
+    for number in range(50):
+        script.step(65 * number)
+    notes = script.notes
+    for at in range(0, len(notes), 3 * n.WIDTH):
+        script.reader.read(notes[at : at + 3 * n.WIDTH])
+    script.notes = []
     steps = script.steps()
-    assert len(steps) == 5000
+    assert len(steps) == 50
     assert all(milliseconds(step) == PLAIN for step in steps)
-
-
-def test_reading_some_says_whether_there_is_more() -> None:
-    """In bites."""
-    script = Script()
-    script.step(0)
-    assert script.reader.read(5)
-    assert not script.reader.read(5)
-    assert len(script.steps()) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown
 from stoker.watch import Record, Step
-from stoker.watch.record import Writer
+from stoker.watch.record import LineWriter, Writer
 
 
 def step(number: int) -> Step:
@@ -27,9 +27,10 @@ def folder(tmp_path: Path) -> Path:
     writer = Writer(tmp_path / "it", rank=0)
     writer.describe_run({"id": "it"})
     writer.describe_rank({"outcome": "done"})
+    lines = LineWriter(writer.rank_folder)
     for number in range(3):
-        writer.add("steps", step(number).to_line())
-    writer.close()
+        lines.add("steps", step(number).to_line())
+    lines.close()
     return tmp_path / "it"
 
 
@@ -128,7 +129,7 @@ def test_a_full_disk_stops_the_record_and_not_the_run(tmp_path: Path) -> None:
     """Writes to a full device are told of once, and nothing raises."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    writer = Writer(tmp_path / "it", rank=0)
+    writer = LineWriter(Writer(tmp_path / "it", rank=0).rank_folder)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._files["steps"])
     os.close(full)

@@ -4,14 +4,13 @@ import time
 
 import pytest
 import torch
+from resolving import resolve
 from torch import nn
 
 from stoker.watch import hooks
-from stoker.watch.clock import DeviceClock
-from stoker.watch.device import IDLE, Device
-from stoker.watch.notes import WIDTH
+from stoker.watch.device import Device
+from stoker.watch.notes import IDLE, WIDTH
 from stoker.watch.observer import Observer
-from stoker.watch.part import step_of
 
 pytestmark = pytest.mark.gpu
 
@@ -54,13 +53,8 @@ def test_work_behind_the_update_is_no_wait_on_a_real_device() -> None:
             if step % 2:
                 torch.cuda._sleep(CYCLES)
         torch.cuda.synchronize()
-        marked = sum(moment is IDLE for moment in observer.notes[2::WIDTH])
-        observer.reader.read()
-        clock = DeviceClock()
-        steps = [
-            step_of(parts, number, loaders_seen=True, device=observer.reader.device, clock=clock)
-            for number, parts in enumerate(observer.reader.done)
-        ]
+        marked = sum(moment == IDLE for moment in observer.notes[2::WIDTH])
+        steps = resolve(observer)
     finally:
         hooks.uninstall()
     assert marked > 0

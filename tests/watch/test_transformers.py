@@ -145,7 +145,7 @@ def test_after_a_resume_only_the_remaining_steps_are_expected(tmp_path: Path) ->
 
     class Probe(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            left.append(resumed._watch.session.remaining_steps())
+            left.append(resumed._watch.session.account.remaining_steps())
 
     trainer = make_trainer(tmp_path, resumed, Model())
     trainer.add_callback(Probe())

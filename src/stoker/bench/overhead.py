@@ -17,9 +17,10 @@ An overhead is a stretch's time per step less that of the bare stretches before 
 figure is the median of these differences, `_low` and `_high` its 95% bootstrap interval. The headline
 `us_per_step` is at 10 ms: there what is paid by the second (the counters) weighs ten times as much on
 a step as at 1 ms, and the interval is still narrow, unlike at 100 ms.
-`cpu_us_…` are the same differences in CPU time, of the training thread, of the process's other threads
-and of the workers: they tell where the cost arises, also where a spare core hides it. `others_cores_…`
-is how many cores other processes had meanwhile: a figure measured on a busy machine is the machine's.
+`cpu_us_…` are the same differences in CPU time, of the training thread, of the process's other threads,
+of the workers, and of the process that writes the record (`beside`): they tell where the cost arises,
+also where a spare core hides it. `others_cores_…` is how many cores other processes had meanwhile: a
+figure measured on a busy machine is the machine's.
 
 TraceML is used as its documentation shows for a plain loop: `traceml run`, `init(mode="auto")` and
 `trace_step` in the loop (`traceml`), and with its manual wrappers instead of the automatic ones

@@ -11,7 +11,7 @@ from stoker.bench.turns import as_figures, differences, interval
 BARE, OBSERVED = "bare", "observed"
 PEERS = ("traceml", "traceml_manual")
 HEADLINE = "10ms"
-_PARTS = ("training_thread", "other_threads", "workers")
+_PARTS = ("training_thread", "other_threads", "workers", "beside")
 
 
 def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -111,6 +111,7 @@ def _section(result: Result) -> str:
         ("CPU of the training thread, us a step", "cpu_us_training_thread_{}", 0),
         ("CPU of other threads, us a step", "cpu_us_other_threads_{}", 0),
         ("CPU of the workers, us a step", "cpu_us_workers_{}", 0),
+        ("CPU of the process that writes the record, us a step", "cpu_us_beside_{}", 0),
     ]
     cells = [
         [label, *(number(figures, key.format(size), digits) for size in sizes)] for label, key, digits in rows

@@ -4,8 +4,9 @@ Two processes that run the same code differ by a percent or two for as long as t
 their memory happened to lie, and a shared machine's speed drifts from second to second; either is more
 than what is to be measured. So one process is compared with itself, in many short turns. Each way has
 a loader of its own whose workers live on: those of the observed one measure their batches, those of the
-bare one do not. The recorder's thread runs beside the loop as in any run, on a clock that stands still while
-the loop is bare: its rounds come twice a second of observed time, and fall where they fall.
+bare one do not. The recorder's thread and the process that writes the record run beside the loop as in any
+run, on a clock that stands still while the loop is bare: rounds come twice a second of observed time, and
+fall where they fall.
 """
 
 import argparse
@@ -26,7 +27,6 @@ from stoker.bench.loops.overhead import WORKERS, Loop
 from stoker.bench.overhead_figures import HEADLINE
 from stoker.bench.turns import rounds
 from stoker.watch import hooks
-from stoker.watch.live import LiveView
 from stoker.watch.session import Plan, Session
 
 # Fewer than these and there is no interval; they are measured whatever the budget.
@@ -67,11 +67,11 @@ class Toggle:
 
     def __init__(self, device: str, folder: Path) -> None:
         self.loop = Loop(device)
-        # The view is drawn as for a run whose stderr is no terminal, and goes nowhere.
-        view = LiveView(os.open(os.devnull, os.O_WRONLY))
         self._clock = _ObservedTime()
         plan = Plan(name="overhead", root=folder, run_id="toggle")
-        self._session = Session(plan, view, pause=self._clock.pause)
+        # The view is drawn as for a run whose stderr is no terminal, and goes nowhere.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._session = Session(plan, live=nowhere, pause=self._clock.pause)
         self._session.recorder.start()
         self._bare: Any = iter(self.loop.loader)
         with self._observing():
@@ -79,17 +79,18 @@ class Toggle:
 
     def stretch(self, kind: str, *, pad: int, warm: int, steps: int) -> dict[str, Any]:
         """One stretch: what it measured, and what the observer saw of it."""
+        scribe = self._session.account.scribe_pid
+        plan: dict[str, Any] = {"pad": pad, "warm": warm, "steps": steps}
+        plan["beside"] = [] if scribe is None else [scribe]
         if kind == "bare":
-            return {"kind": kind, **self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._bare)}
+            return {"kind": kind, **self.loop.measure(**plan, batches=self._bare)}
         with self._observing():
-            measured = self.loop.measure(pad=pad, warm=warm, steps=steps, batches=self._observed)
-        return {"kind": kind, **measured}
+            return {"kind": kind, **self.loop.measure(**plan, batches=self._observed)}
 
     def seen_steps(self) -> int:
         """Steps that the observer has seen so far."""
-        reader = self._session.observer.reader
-        reader.read()
-        return reader.updates
+        self._session.recorder.exchange()
+        return self._session.account.updates
 
     @contextmanager
     def _observing(self) -> Iterator[None]:

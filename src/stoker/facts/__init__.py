@@ -5,24 +5,28 @@ for warning in facts.warnings_of(found):
     print(warning.cause, warning.text, warning.fix)
 """
 
-from stoker.facts.page import Checked, check
-from stoker.facts.sample import Sampler
-from stoker.facts.snapshot import SCHEMA, collect, to_json
-from stoker.facts.terminal import show
-from stoker.facts.values import (
-    Facts,
-    Gpu,
-    Holder,
-    Host,
-    Notebook,
-    Pressure,
-    Reads,
-    Storage,
-    Stray,
-    Torch,
-    Warned,
-)
-from stoker.facts.warnings import warnings_of
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker.facts.page import Checked, check
+    from stoker.facts.sample import Sampler
+    from stoker.facts.snapshot import SCHEMA, collect, to_json
+    from stoker.facts.terminal import show
+    from stoker.facts.values import (
+        Facts,
+        Gpu,
+        Holder,
+        Host,
+        Notebook,
+        Pressure,
+        Reads,
+        Storage,
+        Stray,
+        Torch,
+        Warned,
+    )
+    from stoker.facts.warnings import warnings_of
 
 __all__ = [
     "SCHEMA",
@@ -45,3 +49,22 @@ __all__ = [
     "to_json",
     "warnings_of",
 ]
+
+_HOMES = {
+    "SCHEMA": "snapshot",
+    "Checked": "page",
+    "Sampler": "sample",
+    "check": "page",
+    "collect": "snapshot",
+    "show": "terminal",
+    "to_json": "snapshot",
+    "warnings_of": "warnings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: the process that writes a run's record comes here for the sampler alone.
+    if name not in __all__:
+        offered = ", ".join(__all__)
+        raise AttributeError(f"module 'stoker.facts' has no attribute {name!r}; it offers {offered}")
+    return getattr(import_module(f"stoker.facts.{_HOMES.get(name, 'values')}"), name)

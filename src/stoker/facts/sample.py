@@ -27,13 +27,15 @@ _SIZES_EVERY_S = 30.0
 class Sampler:
     """Reads the counters of the machine, of this process and of its workers. Made once, read often.
 
-    `gpu` is the source of GPU values; by default NVML where it is, and `bus` adds PCIe throughput at most
-    every 10 s. Keys that a platform lacks are absent or `None`.
+    `own` is another process to read in this one's place. `gpu` is the source of GPU values; by default NVML
+    where it is, and `bus` adds PCIe throughput at most every 10 s. Keys that a platform lacks are absent or
+    `None`.
     """
 
     def __init__(
         self,
         *,
+        own: int | None = None,
         gpu: GpuSource | None = None,
         bus: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -45,7 +47,7 @@ class Sampler:
         self._linux = sys.platform.startswith("linux")
         self._machine = MachineCounters() if self._linux else None
         self._processes: dict[int, ProcessCounters] = {}
-        self._own = os.getpid()
+        self._own = os.getpid() if own is None else own
 
     def read(self, pids: Iterable[int] = ()) -> dict[str, object]:
         """Read everything once. Of `pids`, those that have ended are left out of `processes`."""

@@ -1,4 +1,4 @@
-"""The device's clock beside the host's: where an idle mark lies between the events around it.
+"""The device's clock beside the host's: when each event passed, and where an idle mark lies between them.
 
 An event passes when the host has recorded it and the device has got there, so its time on the device's clock
 is never earlier than the host's clock said, and the smallest difference seen lately is how the two clocks
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import TypeAlias
 
-from stoker.watch.device import IDLE, Event, Moment
+from stoker.watch.notes import IDLE, Moment
 
 # A phase that ended, whether that was a loader starting, what tells the device's time there, the host's time.
 PhaseEnd: TypeAlias = tuple[int, bool, Moment, int]
@@ -19,35 +19,61 @@ _WINDOW_NS = 500_000_000
 
 
 class DeviceClock:
-    """Places marks on the device's timeline, part after part, in the order in which they were made."""
+    """Places marks on the device's timeline, part after part, in the order in which they were made.
+
+    Events are told by number; their times come in later (`pass_marks`), and are forgotten behind the last
+    mark that was placed.
+    """
 
     def __init__(self) -> None:
-        self._event: Event | None = None
-        # Nanoseconds on the device's clock at that event, since the first.
-        self._at = 0.0
-        # The least by which it was seen ahead of the host's, in this window and in the one before.
+        self.marks_passed = 0
+        self.pairs_passed = 0
+        # Nanoseconds on the device's clock, by event; nanoseconds that each pair of events encloses.
+        self._at: dict[int, float] = {}
+        self._now = 0.0
+        self._enclosed: dict[int, float] = {}
+        self._last = 0
+        # The least by which the device's clock was seen ahead, in this window and in the one before.
         self._lead = self._lead_before = inf
         self._window_ns = 0
 
-    def spans(self, start: Event, marks: Iterable[PhaseEnd]) -> list[float] | None:
+    def pass_marks(self, milliseconds: Iterable[float]) -> None:
+        """The device has passed the next events, each so long after the one before it."""
+        at, now = self._at, self._now
+        for number, each in enumerate(milliseconds, self.marks_passed):
+            now += each * 1e6
+            at[number] = now
+            self.marks_passed = number + 1
+        self._now = now
+
+    def pass_pairs(self, milliseconds: Iterable[float]) -> None:
+        """The device has passed the next pairs of events, which enclose so much."""
+        for number, each in enumerate(milliseconds, self.pairs_passed):
+            self._enclosed[number] = each * 1e6
+            self.pairs_passed = number + 1
+
+    def take_pair(self, number: int) -> float:
+        """Nanoseconds that a pair encloses; asked for once."""
+        return self._enclosed.pop(number)
+
+    def spans(self, start: int, marks: Iterable[PhaseEnd]) -> list[float] | None:
         """Nanoseconds by the device up to each mark from the one before; None where one has no event.
 
         Never negative, and together they are the time from the first event to the last: an idle mark is held
         between its neighbours.
         """
-        event = self._seek(start)
-        passed = at = self._at
+        last, passed = start, self._at[start]
+        at = passed
         spans: list[float] = []
         idle: list[int] = []
         for _, _, moment, host_ns in marks:
-            if moment is IDLE:
+            if moment == IDLE:
                 idle.append(host_ns)
                 continue
             if moment is None:
                 return None
-            if moment is not event:  # one that serves for two marks was recorded at the first
-                self._at = at = at + event.elapsed_time(moment) * 1e6
-                self._event = event = moment
+            if moment != last:  # one that serves for two marks was recorded at the first
+                last, at = moment, self._at[moment]
                 if at - host_ns < self._lead or host_ns > self._window_ns:
                     self._read(at - host_ns, host_ns)
             if idle:
@@ -59,15 +85,15 @@ class DeviceClock:
                 idle.clear()
             spans.append(at - passed)
             passed = at
+        self._forget(last)
         return None if idle else spans
 
-    def _seek(self, event: Event) -> Event:
-        """Go to an event; those before it may have been left out of the parts, as those of a pause are."""
-        if event is not self._event:
-            if self._event is not None:
-                self._at += self._event.elapsed_time(event) * 1e6
-            self._event = event
-        return event
+    def _forget(self, before: int) -> None:
+        """The next part begins at this event, or later."""
+        at = self._at
+        for number in range(self._last, before):
+            at.pop(number, None)
+        self._last = before
 
     def _read(self, lead: float, host_ns: int) -> None:
         """The device's clock was so far ahead of the host's, or less: the device may have been busy."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.errors import UsageError
 from stoker.watch import launcher
-from stoker.watch.live import LiveView, summary
+from stoker.watch.live import summary
 from stoker.watch.record import default_root
 from stoker.watch.session import Plan, Session
 
@@ -39,7 +39,7 @@ def prepare(
         run_id=run_id,
         total_steps=steps,
     )
-    session = Session(plan, view=LiveView() if shown else None)
+    session = Session(plan, live=2 if shown else None)
     answer = _divert_stdout() if as_json else None
 
     def at_end(session: Session) -> None:

@@ -9,10 +9,10 @@ Where the device has nothing to do, an event would pass as soon as it is recorde
 same, and asking costs a fraction of recording (`Device.idle`). `clock.py` puts such marks among the events.
 """
 
+from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 
@@ -25,15 +25,6 @@ class Event(Protocol):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to another."""
-
-
-class _Idle(Enum):
-    IDLE = "idle"
-
-
-IDLE: Literal[_Idle.IDLE] = _Idle.IDLE
-# What tells the device's time at a note: an event; or that it had nothing to do then; or nothing.
-Moment: TypeAlias = Event | Literal[_Idle.IDLE] | None
 
 
 class Device:
@@ -75,3 +66,51 @@ class Device:
     def synchronize(self) -> None:
         """Wait until the device has passed everything on the training stream."""
         self.stream.synchronize()
+
+
+class EventLog:
+    """The events recorded so far whose times are not known yet, numbered as they come.
+
+    Marks lie on the training stream; pairs enclose copies on other streams. The training thread adds, the
+    recorder's takes: each time that is taken out is followed by that of the next number.
+    """
+
+    def __init__(self) -> None:
+        self.marks: deque[Event] = deque()
+        self.pairs: deque[tuple[Event, Event]] = deque()
+        self.marked = self.paired = 0
+        self._passed: Event | None = None
+
+    def mark(self, event: Event) -> int:
+        """Number an event on the training stream."""
+        number = self.marked
+        self.marks.append(event)
+        self.marked = number + 1
+        return number
+
+    def pair(self, before: Event, after: Event) -> int:
+        """Number two events around a copy on another stream."""
+        number = self.paired
+        self.pairs.append((before, after))
+        self.paired = number + 1
+        return number
+
+    def take_marks(self) -> list[float]:
+        """Milliseconds from one mark to the next, for those that the device has passed since the last call.
+
+        The very first mark is where the device's clock begins: 0.
+        """
+        marks, taken = self.marks, []
+        while marks and marks[0].query():
+            event = marks.popleft()
+            taken.append(0.0 if self._passed is None else self._passed.elapsed_time(event))
+            self._passed = event
+        return taken
+
+    def take_pairs(self) -> list[float]:
+        """Milliseconds that each pair encloses, for those that have passed since the last call."""
+        taken = []
+        while self.pairs and self.pairs[0][1].query():
+            before, after = self.pairs.popleft()
+            taken.append(before.elapsed_time(after))
+        return taken

@@ -7,7 +7,6 @@ stdout or stderr is replaced. Without a terminal it is a plain line now and then
 
 import io
 import os
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.facts.words import size
+from stoker.watch.account import Account
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
 
@@ -45,22 +45,22 @@ class LiveView:
         self._size = (0, 0)
         self._next = time.monotonic() + _FIRST_PLAIN
 
-    def start(self, session: "Session") -> None:
+    def start(self) -> None:
         """The run begins."""
         if self._terminal:
             self._claim()
 
-    def tick(self, session: "Session") -> None:
+    def tick(self, account: Account) -> None:
         """Something may have changed."""
         if self._terminal:
-            if self._size != tuple(shutil.get_terminal_size()):
+            if self._size != _terminal_size(self._out):
                 self._claim()
-            self._draw(lines(session, self._size[0]))
+            self._draw(lines(account, self._size[0]))
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + _PLAIN_EVERY
-            self._write(f"stoker: {plain_line(session)}\n")
+            self._write(f"stoker: {plain_line(account)}\n")
 
-    def finish(self, session: "Session") -> None:
+    def finish(self) -> None:
         """The run is over: give the screen back."""
         if self._terminal and self._size[1]:
             rows = self._size[1]
@@ -71,8 +71,8 @@ class LiveView:
         """Keep the last rows: scroll what is there up, then scroll only above them."""
         if self._size[1]:
             self._write(f"\x1b7\x1b[r\x1b[{self._size[1] - _HEIGHT + 1};1H\x1b[J\x1b8")
-        columns, rows = shutil.get_terminal_size()
-        self._size = (columns, rows)
+        self._size = _terminal_size(self._out)
+        rows = self._size[1]
         if rows > _HEIGHT + 4:
             room = "\n" * _HEIGHT + f"\x1b[{_HEIGHT}A"
             self._write(f"{room}\x1b7\x1b[1;{rows - _HEIGHT}r\x1b8")
@@ -92,22 +92,30 @@ class LiveView:
             self._terminal = False  # the terminal went away; the run goes on
 
 
-def lines(session: "Session", width: int) -> list[str]:
+def _terminal_size(descriptor: int) -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(descriptor)
+        return size.columns, size.lines
+    except OSError:  # it went away
+        return (0, 0)
+
+
+def lines(account: Account, width: int) -> list[str]:
     """The view as lines of exactly this width, with terminal colours."""
     console = Console(
         file=io.StringIO(), width=width, force_terminal=True, color_system="standard", legacy_windows=False
     )
     rule = Text("─" * width, style="dim", no_wrap=True)
-    for part in (rule, _bar(session, width), _figures(session)):
+    for part in (rule, _bar(account, width), _figures(account)):
         part.truncate(width, overflow="ellipsis")
         console.print(part, end="\n")
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 
-def _bar(session: "Session", width: int) -> Text:
+def _bar(account: Account, width: int) -> Text:
     """The step as one bar, a colour a phase, with the shares named."""
-    shares = session.tally.recent_shares()
+    shares = account.tally.recent_shares()
     labels = Text()
     for name in PHASES:
         share = shares[name]
@@ -122,16 +130,15 @@ def _bar(session: "Session", width: int) -> Text:
     return bar
 
 
-def _figures(session: "Session") -> Text:
-    return Text(" " + plain_line(session, shares=False))
+def _figures(account: Account) -> Text:
+    return Text(" " + plain_line(account, shares=False))
 
 
-def plain_line(session: "Session", *, shares: bool = True) -> str:
+def plain_line(account: Account, *, shares: bool = True) -> str:
     """The run in one line."""
-    tally = session.tally
-    steps = session.steps
+    tally, steps = account.tally, account.steps
     if not steps:
-        elapsed = duration(time.time() - session.started)
+        elapsed = duration(time.time() - account.started)
         return f"{elapsed}, no optimizer step yet"
     parts = [
         f"step {steps:,}",
@@ -142,16 +149,16 @@ def plain_line(session: "Session", *, shares: bool = True) -> str:
     if shares:
         known = {n: s for n, s in tally.shares().items() if s is None or s >= 0.005 or n == "wait"}
         parts.append(", ".join(f"{name} {percent(share)}" for name, share in known.items()))
-    left = tally.eta(session.remaining_steps())
+    left = tally.eta(account.remaining_steps())
     if left is not None:
-        parts.append(f"{'run' if session.goal is not None else 'epoch'} ends in {duration(left)}")
-    parts.extend(_machine(session))
+        parts.append(f"{'run' if account.goal is not None else 'epoch'} ends in {duration(left)}")
+    parts.extend(_machine(account))
     return " · ".join(parts)
 
 
-def _machine(session: "Session") -> list[str]:
+def _machine(account: Account) -> list[str]:
     """Device and memory, as last read."""
-    latest = session.recorder.latest
+    latest = account.latest
     said = []
     for gpu in latest.get("gpus") or []:
         used, busy = gpu.get("used_bytes"), gpu.get("utilisation_percent")
@@ -161,11 +168,11 @@ def _machine(session: "Session") -> list[str]:
     return said
 
 
-def making_lines(session: "Session") -> list[str]:
+def making_lines(account: Account) -> list[str]:
     """What making a batch costs, for every loader that feeds steps."""
     said = []
-    for loader in session.observer.loaders.all:
-        making = session.recorder.making.get(loader.id)
+    for loader in account.loaders:
+        making = account.making.get(loader.id)
         if making is None or not loader.fed:
             continue
         total = sum(making.spent.values())
@@ -185,8 +192,8 @@ def making_lines(session: "Session") -> list[str]:
 def summary(session: "Session", console: Console | None = None) -> None:
     """What the run came to, printed at its end."""
     console = console or Console(file=sys.stderr)
-    tally = session.tally
-    steps = session.steps
+    account = session.account
+    tally, steps = account.tally, account.steps
     console.print()
     if not steps:
         console.print(
@@ -221,7 +228,7 @@ def summary(session: "Session", console: Console | None = None) -> None:
         console.print(
             f"of the wait, {percent(tally.startup / tally.seconds)} of the step is loaders starting up"
         )
-    for line in making_lines(session):
+    for line in making_lines(account):
         console.print(line, highlight=False)
     overhead = session.overhead()
     console.print(
@@ -229,7 +236,7 @@ def summary(session: "Session", console: Console | None = None) -> None:
         f"{percent(overhead['recorder_cpu_share'])} of a core beside it",
         highlight=False,
     )
-    failure = session.recorder.failure or session.writer.failure
+    failure = session.failure
     if failure:
         console.print(f"[yellow]{failure}[/]")
     console.print(f"record: {session.folder}", highlight=False, soft_wrap=True)

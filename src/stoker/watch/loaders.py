@@ -6,10 +6,8 @@ after a forward without a backward. Until a backward has settled it, a draw is o
 what its loader's draws have been so far.
 """
 
-import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 
 class Fate(Enum):
@@ -26,19 +24,15 @@ _OPEN, _FED = Fate.OPEN, Fate.FED
 
 @dataclass(slots=True, eq=False)
 class Loader:
-    """A loader that was drawn from."""
+    """A loader that was drawn from, by what became of its draws."""
 
     id: int
-    name: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    length: int | None = None
     fed: int = 0
     evaluated: int = 0
     drawn: int = 0
     epochs: int = 0
     background: bool = False
     startup: bool = False
-    workers: tuple[int, ...] = ()
     last: "Draw | None" = None
 
     @property
@@ -67,39 +61,17 @@ class Draw:
         return self.fate is _FED
 
 
-class Loaders:
-    """All loaders of a run, by identity, and the draws whose fate is open."""
+class Loaders(list[Loader]):
+    """All loaders of a run, by their ids, and the draws whose fate is open."""
 
     def __init__(self) -> None:
-        self.all: list[Loader] = []
-        self._by_key: dict[int, tuple[weakref.ref[Any] | None, Loader]] = {}
         self.open: list[Draw] = []
         self.newest: Loader | None = None
         self.answered: Draw | None = None
 
-    def of(self, source: Any) -> Loader:
-        """The entry for a loader object, made when it is first seen."""
-        known = self._by_key.get(id(source))
-        if known is not None and (known[0] is None or known[0]() is source):
-            return known[1]
-        try:
-            ref = weakref.ref(source)
-        except TypeError:  # a generator's or C object's identity is all there is
-            ref = None
-        loader = self._successor(_name_of(source), _settings_of(source))
-        self._by_key[id(source)] = (ref, loader)
-        return loader
-
-    def _successor(self, name: str, settings: dict[str, Any]) -> Loader:
-        """The entry of one like it that is gone (made anew every epoch, it is one loader), or a new one."""
-        for key, (ref, loader) in self._by_key.items():
-            gone = ref is not None and ref() is None
-            if gone and settings and (loader.name, loader.settings) == (name, settings):
-                del self._by_key[key]
-                return loader
-        loader = Loader(id=len(self.all), name=name, settings=settings)
-        self.all.append(loader)
-        return loader
+    def know(self, count: int) -> None:
+        """There are so many."""
+        self.extend(Loader(number) for number in range(len(self), count))
 
     def draw(self, loader: Loader, *, background: bool, evaluating: bool) -> Draw:
         """A `next()` begins."""
@@ -160,23 +132,3 @@ class Loaders:
         draw.loader.evaluated += 1
         if draw in self.open:
             self.open.remove(draw)
-
-
-def _name_of(source: Any) -> str:
-    dataset = getattr(source, "dataset", None)
-    kind = type(source).__name__
-    return kind if dataset is None else f"{kind}({type(dataset).__name__})"
-
-
-def _settings_of(source: Any) -> dict[str, Any]:
-    """What a DataLoader was given; empty for anything else."""
-    if getattr(source, "dataset", None) is None or not hasattr(source, "num_workers"):
-        return {}
-    context = getattr(source, "multiprocessing_context", None)
-    start = getattr(context, "_name", None) or (type(context).__name__ if context is not None else None)
-    kept = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "drop_last")
-    settings = {name: getattr(source, name, None) for name in kept}
-    settings["in_order"] = getattr(source, "in_order", None)
-    settings["start_method"] = start
-    settings["dataset"] = type(source.dataset).__qualname__
-    return settings

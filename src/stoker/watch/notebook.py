@@ -21,9 +21,7 @@ def leave_out_pauses(session: Session) -> Callable[[], None]:
         observer = session.observer
         if session.finished or not observer.here():  # a loop on a thread of its own goes on between cells
             return
-        paused = observer.end_pause()
-        if session.tally.began is not None:
-            session.tally.began += paused
+        observer.end_pause()
 
     shell.events.register("pre_run_cell", before_cell)
     return lambda: shell.events.unregister("pre_run_cell", before_cell)

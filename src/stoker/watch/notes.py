@@ -1,11 +1,10 @@
 """What the training thread notes down as it goes, for the reader to make sense of.
 
-A note is four values in a flat list: what happened, when (`perf_counter_ns`), the event recorded on the
-device at that point (IDLE where the device had nothing to do, None without one), and one more thing as said
-below. Taking a note costs one call;
-everything that can be worked out later is, on another thread. A list of numbers, and not of objects: objects
-bring the garbage collector's rounds on (44 young ones in an observed stretch of 2,100 steps, none in a bare
-one, when each step left some).
+A note is four values in a flat list: what happened, when (`perf_counter_ns`), what tells the device's time
+there (a moment), and one more thing as said below. Taking a note costs one call; everything that can be
+worked out later is, in another process (`scribe.py`). A list of numbers, and not of objects: objects bring
+the garbage collector's rounds on (44 young ones in an observed stretch of 2,100 steps, none in a bare one,
+when each step left some), and numbers travel as they are.
 """
 
 from collections.abc import Callable
@@ -14,11 +13,18 @@ from typing import Any, TypeAlias
 Note: TypeAlias = tuple[int, int, Any, Any]
 Take: TypeAlias = Callable[[Note], None]
 WIDTH = 4
+# What another thread than the training one drew: when, ITER_BEGINS or DRAW_ENDS, the loader's id, samples.
+Aside: TypeAlias = tuple[int, int, int, int | None]
+
+# What tells the device's time at a note: the number of an event (`device.EventLog`); or that the device had
+# nothing to do then; or, with None, nothing.
+Moment: TypeAlias = int | None
+IDLE = -1
 
 (
-    ITER_BEGINS,  # the loader
-    DRAW_BEGINS,  # the loader
-    EVALUATION_DRAW_BEGINS,  # the loader: a `next()` with gradients off
+    ITER_BEGINS,  # the loader's id
+    DRAW_BEGINS,  # the loader's id
+    EVALUATION_DRAW_BEGINS,  # the loader's id: a `next()` with gradients off
     DRAW_ENDS,  # samples in the batch
     DRAW_FAILS,  # `next()` gave no batch; or `iter()` has ended
     FORWARD_BEGINS,
@@ -30,13 +36,13 @@ WIDTH = 4
     WAIT_BEGINS,  # the thread blocks on another
     COPY_BEGINS,
     COPY_WAS_NONE,  # what looked like a copy moved nothing
-    COPIED_BESIDE,  # two events on another stream
+    COPIED_BESIDE,  # the number of a pair of events on another stream
     GRAPH_BEGINS,
     GRAPH_ENDS,  # the id of the optimizer whose update was captured in it, or None
     PHASE_ENDS,  # which of the above it ends
     LOOP_BEGINS,  # whether on another thread than before; what came before was set-up
     STEP_MARKED,  # the loop itself says that a step has ended
     PAUSE_ENDS,  # what came since the last step is nobody's
-    DEVICE_FOUND,
+    DEVICE_FOUND,  # its index
     OPTIMIZERS_KNOWN,  # how many
 ) = range(23)

@@ -2,7 +2,7 @@
 
 The hooks call this, so each method does little, and calls little: marks that took some 7 us a step in a loop
 of their own took 40 among real work and 80 after a pause, when their code has left the caches (2 cores,
-torch 2.13). What can wait is left to the reader.
+torch 2.13). What can wait is left to the scribe, in a process of its own.
 """
 
 import threading
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stoker.watch.device import IDLE, Device, Event, Moment
-from stoker.watch.loaders import Loader
+from stoker.watch.device import Device, EventLog
+from stoker.watch.known import KnownLoader, KnownLoaders
 from stoker.watch.notes import (
     ANSWERED,
     BACKWARD_BEGINS,
@@ -33,6 +33,7 @@ from stoker.watch.notes import (
     FORWARD_BEGINS,
     GRAPH_BEGINS,
     GRAPH_ENDS,
+    IDLE,
     ITER_BEGINS,
     LOOP_BEGINS,
     OPTIMIZERS_KNOWN,
@@ -42,10 +43,11 @@ from stoker.watch.notes import (
     UPDATE_BEGINS,
     UPDATE_ENDS,
     WAIT_BEGINS,
+    Aside,
+    Moment,
     Note,
     Take,
 )
-from stoker.watch.reader import Reader
 from stoker.watch.roots import Roots
 from stoker.watch.workers import Mailbox, Told
 
@@ -72,9 +74,9 @@ class Observer:
         self.thread = get_ident()
         self.notes: list[Any] = []
         self.take: Take = self.notes.extend
-        self.aside: deque[tuple[int, int, Loader, int | None]] = deque()
-        self.reader = Reader(self.notes, self.aside)
-        self.loaders = self.reader.loaders
+        self.aside: deque[Aside] = deque()
+        self.events = EventLog()
+        self.loaders = KnownLoaders()
         self.mailbox = Mailbox()
         self.roots = Roots(self.timed_call)
         self.told: deque[tuple[int, Told]] = deque()
@@ -110,29 +112,30 @@ class Observer:
 
     # --- on the device -----------------------------------------------------------------------------
 
-    def mark(self, now: int) -> Event | None:
+    def mark(self, now: int) -> Moment:
         """An event where a phase ends; None during a graph's capture, which it would spoil."""
         device = self.device
         assert device is not None
-        event: Event | None = None
+        number: Moment = None
         if not device.capturing:
             event = device.make()
             device.record(event, device.stream)
-        self._last = event
+            number = self.events.mark(event)
+        self._last = number
         self._marked_ns = now
         self.device_ns += perf_counter_ns() - now
-        return event
+        return number
 
     def mark_begin(self, now: int) -> Moment:
         """Where a phase begins: the mark before it serves, if that was a moment ago."""
         last = self._last
         if last is not None and now - self._marked_ns < self._gap_ns:
             return last
-        return self.mark_idle(now) if last is IDLE else self.mark(now)
+        return self.mark_idle(now) if last == IDLE else self.mark(now)
 
     def mark_end(self, now: int) -> Moment:
         """Where a phase ends inside a step. A device that was idle at the last mark is asked again."""
-        return self.mark_idle(now) if self._last is IDLE else self.mark(now)
+        return self.mark_idle(now) if self._last == IDLE else self.mark(now)
 
     def mark_idle(self, now: int) -> Moment:
         """Where the device may have nothing to do. Then the host's clock tells, and no event is recorded.
@@ -159,7 +162,7 @@ class Observer:
 
     # --- draws -------------------------------------------------------------------------------------
 
-    def begin_draw(self, loader: Loader) -> bool:
+    def begin_draw(self, loader: KnownLoader) -> bool:
         """The loop stands in `next()`. False on any other thread, where only the batch counts."""
         if get_ident() != self.thread:
             self.draws_aside = True
@@ -168,14 +171,14 @@ class Observer:
         if self.unsettled and what == DRAW_BEGINS:
             self._settle()
         now = perf_counter_ns()
-        self.take((what, now, None if self.device is None else self.mark_idle(now), loader))
+        self.take((what, now, None if self.device is None else self.mark_idle(now), loader.id))
         return True
 
-    def end_draw(self, loader: Loader, samples: int | None, *, here: bool) -> None:
+    def end_draw(self, loader: KnownLoader, samples: int | None, *, here: bool) -> None:
         """`next()` gave a batch of so many samples."""
         now = perf_counter_ns()
         if not here:
-            self.aside.append((now, DRAW_ENDS, loader, samples))
+            self.aside.append((now, DRAW_ENDS, loader.id, samples))
         elif get_ident() == self.thread:
             self.take((DRAW_ENDS, now, None if self.device is None else self.mark_idle(now), samples))
 
@@ -185,15 +188,15 @@ class Observer:
             now = perf_counter_ns()
             self.take((DRAW_FAILS, now, None if self.device is None else self.mark_idle(now), None))
 
-    def begin_iter(self, loader: Loader) -> bool:
+    def begin_iter(self, loader: KnownLoader) -> bool:
         """The loop stands in `iter()`: workers may be starting. False where that is nobody's wait."""
         now = perf_counter_ns()
         if get_ident() != self.thread or not _gradients():
-            self.aside.append((now, ITER_BEGINS, loader, None))
+            self.aside.append((now, ITER_BEGINS, loader.id, None))
             return False
         if self.unsettled:
             self._settle()
-        self.take((ITER_BEGINS, now, None if self.device is None else self.mark_idle(now), loader))
+        self.take((ITER_BEGINS, now, None if self.device is None else self.mark_idle(now), loader.id))
         return True
 
     def begin_wait(self) -> bool:
@@ -285,7 +288,7 @@ class Observer:
         after = device.mark_current()
         if before is not None and after is not None and not moved.is_cpu:
             self._copied_beside = True
-            self.take((COPIED_BESIDE, perf_counter_ns(), None, (before, after)))
+            self.take((COPIED_BESIDE, perf_counter_ns(), None, self.events.pair(before, after)))
         return moved
 
     def begin_stream_wait(self, stream: Any) -> bool:
@@ -402,14 +405,10 @@ class Observer:
         self.take((STEP_MARKED, now, None if self.device is None else self.mark(now), None))
         self._updated = True
 
-    def end_pause(self) -> float:
-        """What came since the last step is nobody's time; how long that was, in seconds."""
-        self.reader.read()
-        before = self.reader.paused
+    def end_pause(self) -> None:
+        """What came since the last step is nobody's time."""
         now = perf_counter_ns()
         self.take((PAUSE_ENDS, now, None if self.device is None else self.mark(now), None))
-        self.reader.read()
-        return self.reader.paused - before
 
     # --- what is trained -------------------------------------------------------------------------------
 
@@ -475,7 +474,7 @@ class Observer:
         self._device_looks = 0
         self.device = device
         now = perf_counter_ns()
-        self.take((DEVICE_FOUND, now, self.mark(now), device))
+        self.take((DEVICE_FOUND, now, self.mark(now), device.index))
 
 
 def _ignore(note: Note) -> None:

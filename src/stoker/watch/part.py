@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.watch.clock import DeviceClock, PhaseEnd
-from stoker.watch.device import IDLE, Device, Event, Moment
 from stoker.watch.loaders import Draw
+from stoker.watch.notes import IDLE, Moment
 from stoker.watch.phases import GRAPH, OTHER, PHASES, WAIT, Step
 from stoker.watch.timeline import Mark
 
 
 @dataclass(slots=True)
 class Part:
-    """One part: nanoseconds by the host's clock, and the events that tell them by the device's.
+    """One part: nanoseconds by the host's clock, and the marks that tell them by the device's.
 
-    Where a part begins and ends there is an event.
+    Where a part begins and ends there is an event. `pairs` are the numbers of those around copies beside.
     """
 
     unix: float
@@ -25,7 +25,7 @@ class Part:
     startup: int
     start: Moment
     marks: list[PhaseEnd]
-    side_copies: list[tuple[Event, Event]]
+    pairs: list[int]
 
 
 def part_of(
@@ -34,10 +34,10 @@ def part_of(
     draws: Sequence[Draw],
     start: Moment,
     marks: Sequence[Mark],
-    side_copies: list[tuple[Event, Event]],
+    pairs: list[int],
 ) -> Part:
     """Put a part together. Draws whose fate is open go with their loader's."""
-    part = Part(unix, None, None, totals, 0, start, [], side_copies)
+    part = Part(unix, None, None, totals, 0, start, [], pairs)
     for phase, event, now in marks:
         if isinstance(phase, Draw):
             part.marks.append((WAIT if phase.waits else OTHER, phase.waits and phase.startup, event, now))
@@ -56,20 +56,20 @@ def part_of(
     return part
 
 
-def ready(parts: Sequence[Part]) -> bool:
+def ready(parts: Sequence[Part], clock: DeviceClock) -> bool:
     """Whether the device has passed the step's last mark; a step on the host is always ready."""
     for part in parts:
         if part.marks:
             last = part.marks[-1][2]
-            if last is not None and last is not IDLE and not last.query():
+            if last is not None and last >= clock.marks_passed:
                 return False
-            if not all(end.query() for _, end in part.side_copies):
+            if part.pairs and part.pairs[-1] >= clock.pairs_passed:
                 return False
     return True
 
 
 def step_of(
-    parts: Sequence[Part], number: int, *, loaders_seen: bool, device: Device | None, clock: DeviceClock
+    parts: Sequence[Part], number: int, *, loaders_seen: bool, device: int | None, clock: DeviceClock
 ) -> Step:
     """The step that these parts make up. Steps are asked for in order: the clock goes along."""
     if len(parts) == 1:
@@ -85,7 +85,7 @@ def step_of(
         host["other"] += seconds[GRAPH]
         seconds, startup, beside = measured
         on_device = {
-            "index": None if device is None else device.index,
+            "index": device,
             "host": host,
             "copy_beside": beside,
             "graph": seconds[GRAPH],
@@ -112,10 +112,11 @@ def step_of(
 def _by_device(parts: Sequence[Part], clock: DeviceClock) -> tuple[list[float], float, float] | None:
     """Seconds by the device's clock: by phase, of start-up, of copies beside; None without all its events."""
     totals = [0.0] * (GRAPH + 1)
-    startup = beside = 0.0
+    startup = 0.0
+    beside = sum(clock.take_pair(pair) for part in parts if part.marks for pair in part.pairs)
     for part in parts:
         start = part.start
-        if not part.marks or start is None or start is IDLE:
+        if not part.marks or start is None or start == IDLE:
             return None
         spans = clock.spans(start, part.marks)
         if spans is None:
@@ -124,5 +125,4 @@ def _by_device(parts: Sequence[Part], clock: DeviceClock) -> tuple[list[float], 
             totals[phase] += spent
             if starts:
                 startup += spent
-        beside += sum(begin.elapsed_time(end) for begin, end in part.side_copies)
-    return [spent / 1e9 for spent in totals], startup / 1e9, beside / 1e3
+    return [spent / 1e9 for spent in totals], startup / 1e9, beside / 1e9

@@ -41,26 +41,45 @@ def write_whole(path: Path, value: Mapping[str, Any]) -> None:
 
 
 class Writer:
-    """One rank's part of a record. Lines are buffered until `flush`, whole lines at a time."""
+    """One rank's part of a record: makes its folder, and describes the run and the rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
         self.rank_folder = folder / f"rank{rank}"
+        self.failure: str | None = None
         try:
             self.rank_folder.mkdir(parents=True, exist_ok=True)
-            self._files = {
-                name: os.open(
-                    self.rank_folder / f"{name}.jsonl",
-                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0),
-                    0o644,
-                )
-                for name in ("steps", "batches", "resources")
-            }
         except OSError as error:
             raise NotPermitted(
                 f"cannot write the run's record under {folder}: {error.strerror}; "
                 "run from a folder you may write to, or say where with --runs DIR"
             ) from error
+
+    def describe_run(self, value: Mapping[str, Any]) -> None:
+        """Write `run.json`."""
+        self._describe(self.folder / "run.json", {"schema": SCHEMA, **value})
+
+    def describe_rank(self, value: Mapping[str, Any]) -> None:
+        """Write `rank.json`."""
+        self._describe(self.rank_folder / "rank.json", {"schema": SCHEMA, **value})
+
+    def _describe(self, path: Path, value: Mapping[str, Any]) -> None:
+        try:
+            write_whole(path, value)
+        except OSError as error:
+            self.failure = f"the record stops here: {error.strerror} ({path})"
+
+
+class LineWriter:
+    """Appends a rank's lines. They are buffered until `flush`, whole lines at a time."""
+
+    def __init__(self, rank_folder: Path) -> None:
+        self._folder = rank_folder
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        self._files = {
+            name: os.open(rank_folder / f"{name}.jsonl", flags, 0o644)
+            for name in ("steps", "batches", "resources")
+        }
         self._lines: dict[str, list[str]] = {name: [] for name in self._files}
         self.failure: str | None = None
 
@@ -79,21 +98,7 @@ class Writer:
                 while data:
                     data = data[os.write(self._files[name], data) :]
             except OSError as error:
-                self.failure = f"the record stops here: {error.strerror} ({self.rank_folder})"
-
-    def describe_run(self, value: Mapping[str, Any]) -> None:
-        """Write `run.json`."""
-        self._describe(self.folder / "run.json", {"schema": SCHEMA, **value})
-
-    def describe_rank(self, value: Mapping[str, Any]) -> None:
-        """Write `rank.json`."""
-        self._describe(self.rank_folder / "rank.json", {"schema": SCHEMA, **value})
-
-    def _describe(self, path: Path, value: Mapping[str, Any]) -> None:
-        try:
-            write_whole(path, value)
-        except OSError as error:
-            self.failure = f"the record stops here: {error.strerror} ({path})"
+                self.failure = f"the record stops here: {error.strerror} ({self._folder})"
 
     def close(self) -> None:
         """Flush and let go of the files."""

@@ -1,26 +1,31 @@
-"""The recorder's thread: turns what the training thread left behind into lines, twice a second.
+"""The recorder: sends what the training thread noted to the scribe, twice a second.
 
-It takes small bites and pauses after each. In one go it would hold the training thread up for as long as the
-whole round takes, since that thread gives the interpreter away at every operation; a pause gives it back
-while the thread is short of the device's next work. What the recorder costs in CPU time is measured and told.
+Its thread takes the notes as they are, asks the device for the times of the events that have passed, and
+waits for the scribe's answer: all else is done in the scribe's own process (`scribe.py`), where it takes
+nothing of the interpreter that trains.
 """
 
 import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from stoker.watch.clock import DeviceClock
-from stoker.watch.notes import WIDTH
+import torch
+
+from stoker.watch.account import Account
 from stoker.watch.observer import Observer
-from stoker.watch.part import ready, step_of
-from stoker.watch.phases import Batch
-from stoker.watch.record import Writer
-from stoker.watch.rehearsal import NOTES as _NOTES
 from stoker.watch.rehearsal import Rehearsal
-from stoker.watch.tally import Making, Tally
-from stoker.watch.workers import line_of
+from stoker.watch.round import HEAD, Round
+from stoker.watch.scribe_process import CODE
 
 _INTERVAL = 0.5
 # Rounds from one reading of the counters to the next: about a second.
@@ -28,148 +33,245 @@ _SAMPLE_EVERY = 2
 # What a note costs is tried out in the first rounds, and then once a minute.
 _REHEARSED_ROUNDS = 8
 _REHEARSE_EVERY = 120
-# Seconds of work in one bite, and of the pause after it. With a bite for each step (14 us of work) the
-# recorder took 67 us of CPU a step, with these 30 (steps of 1.5 ms, 2 cores).
-_BITE = 0.0002
-_BITE_PAUSE = 0.001
-# Notes read at once within a bite: two steps' at a time take 1.3 us a step more, eight 0.4 less (2 cores).
-_READ = 4 * _NOTES
-# Steps that wait to be read for which a bite becomes twice as long, and so on.
-_BACKLOG = 2000
-# Seconds that the end of a run waits for the round under way.
+# Seconds that the end of a run waits for its last round.
 _PATIENCE = 10.0
-# Batches of a round that the summary's means are made of: parsing one takes 8 us, writing it 0.5.
-_LOOKED_AT = 2
+_HOME = str(Path(__file__).parents[2])
 
 
 class Recorder:
-    """Writes a run's record as it goes.
+    """Has a run's record written as it goes.
 
-    `on_start` is called on its thread after the first round, `on_tick` after each round (the live view).
-    `pause` waits for so many seconds and answers whether to end; a benchmark has a clock of its own.
+    `on_start` is called on its thread after the first round. `live` is the descriptor to draw the live view
+    on. `pause` waits for so many seconds and answers whether to end; a benchmark has a clock of its own.
     """
 
     def __init__(
         self,
         observer: Observer,
-        writer: Writer,
-        tally: Tally,
-        sample: Callable[[], dict[str, Any]],
-        on_start: Callable[[], None],
-        on_tick: Callable[[], None],
+        folder: Path,
+        *,
+        started: float,
+        goal: Callable[[], int | None],
+        on_start: Callable[[], None] = lambda: None,
+        live: int | None = None,
         pause: Callable[[float], bool] | None = None,
     ) -> None:
         self._observer = observer
-        self._writer = writer
-        self._tally = tally
-        self._sample = sample
+        self._about: dict[str, Any] = {"folder": str(folder), "started": started, "live": live is not None}
+        self._live = live
+        self._goal = goal
         self._on_start = on_start
-        self._on_tick = on_tick
-        self._steps = 0
-        self._clock = DeviceClock()
-        self._greeted = False
+        self._scribe: subprocess.Popen[bytes] | None = None
+        self._answer = pickle.dumps(Account(started=started, goal=goal()))
+        self._told_about: str | None = None
         self._rounds = 0
+        self._greeted = False
+        self._one_at_a_time = threading.Lock()
         self._stop = threading.Event()
         self._pause = self._stop.wait if pause is None else pause
         self._thread = threading.Thread(target=self._run, name="stoker-recorder", daemon=True)
-        self.cpu_seconds = 0.0
+        self.thread_seconds = 0.0
         self.note_us: float | None = None
-        self.latest: dict[str, Any] = {}
-        self.making: dict[int, Making] = {}
-        self.failure: str | None = None
+        self._failure: str | None = None
+
+    @property
+    def account(self) -> Account:
+        """The run as of the last round."""
+        return pickle.loads(self._answer)  # type: ignore[no-any-return]
+
+    @property
+    def failure(self) -> str | None:
+        """Why recording has stopped; None while it goes on."""
+        return self._failure or self.account.failure
 
     def start(self) -> None:
         """Begin."""
+        self._about["pid"] = os.getpid()
+        try:
+            self._scribe = subprocess.Popen(
+                [sys.executable, "-P", "-c", CODE, json.dumps(self._about), _HOME, *sys.path],
+                bufsize=0,  # a forked worker must not have something to flush
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if self._live is None else self._live,
+            )
+            if os.name == "posix":
+                self._scribe.wait()  # it has left the family: not a child that the script could meet
+        except OSError as error:
+            self._fail(error)
+            return
         self._thread.start()
 
     def stop(self) -> None:
         """End after a last round, with everything that can still be read."""
         self._stop.set()
-        self._thread.join(timeout=_PATIENCE)
-        if self._thread.is_alive():  # it may still write: nobody else does
-            self.failure = f"recording stopped: a round has not ended in {_PATIENCE:.0f} s"
+        if not self._thread.ident:
             return
-        if self.note_us is None:  # over before the first round
-            rehearsal = Rehearsal()
-            rehearsal.run()
-            self.note_us = rehearsal.note_us
-        try:
-            self._observer.reader.finish()
-            self.write_round(final=True)
-        except Exception as error:  # noqa: BLE001  # a device that has failed is the run's affair, not its end
-            self._fail(error)
+        self._thread.join(timeout=_PATIENCE)
+        if self._thread.is_alive():
+            self._failure = f"recording stopped: the last round has not ended in {_PATIENCE:.0f} s"
+        else:
+            self._close()
+
+    def exchange(self, *, last: bool = False) -> None:
+        """Send a round now, and wait for the account of it."""
+        with self._one_at_a_time:
+            scribe = self._scribe
+            if scribe is None or self._failure is not None or os.getpid() != self._about["pid"]:
+                return
+            assert scribe.stdin is not None
+            assert scribe.stdout is not None
+            try:
+                with _held_sigpipe():
+                    _send(scribe.stdin.fileno(), self._round(last=last).to_bytes())
+                size = HEAD.unpack(_receive(scribe.stdout.fileno(), HEAD.size))[0]
+                self._answer = _receive(scribe.stdout.fileno(), size)
+            except BrokenPipeError:
+                self._fail(ChildProcessError("the process that writes the record has ended"))
+            except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
+                self._fail(error)
+            self._rounds += 1
 
     def _run(self) -> None:
-        try:
-            rehearsal = Rehearsal()
-            while not self._pause(_INTERVAL):
-                if self._rounds < _REHEARSED_ROUNDS or not self._rounds % _REHEARSE_EVERY:
-                    rehearsal.run()
-                    self.note_us = rehearsal.note_us
-                self.write_round()
-                if not self._greeted:
-                    self._greeted = True
-                    self._on_start()
-                self.cpu_seconds = time.thread_time()
-                self._on_tick()
-        except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
-            self._fail(error)
+        rehearsal = Rehearsal()
+        while not self._pause(_INTERVAL):
+            if self._rounds < _REHEARSED_ROUNDS or not self._rounds % _REHEARSE_EVERY:
+                rehearsal.run()
+                self.note_us = rehearsal.note_us
+            self.exchange()
+            if not self._greeted:
+                self._greeted = True
+                self._on_start()
+            self.thread_seconds = time.thread_time()
+        if self.note_us is None:  # over before the first round
+            rehearsal.run()
+            self.note_us = rehearsal.note_us
+        failure = self._let_device_end()
+        self.exchange(last=True)
+        if failure is not None:
+            self._fail(failure)
+
+    def _let_device_end(self) -> Exception | None:
+        """Wait for the device, so that the last steps have their times; why not, if it has failed."""
+        device = self._observer.device
+        if device is not None and self._observer.events.marks:
+            try:
+                device.synchronize()
+            except Exception as error:  # noqa: BLE001  # that is the run's affair, not its end
+                self._observer.device = None
+                return error
+        return None
+
+    def _round(self, *, last: bool) -> Round:
+        observer = self._observer
+        notes, events = observer.notes, observer.events
+        # Notes before what other threads drew, loaders after both: none may be told of later than its draw.
+        taken = notes[:]
+        del notes[: len(taken)]
+        aside, told = _drain(observer.aside), _drain(observer.told)
+        about = self._describe()
+        marks: list[float] = []
+        pairs: list[float] = []
+        if observer.device is not None:
+            with observer.asking:
+                if not observer.capturing:
+                    marks, pairs = events.take_marks(), events.take_pairs()
+        counted = last or not self._rounds % _SAMPLE_EVERY
+        return Round(
+            notes=taken,
+            aside=aside,
+            told=told,
+            marks=marks,
+            pairs=pairs,
+            unix_less_clock=time.time() - time.perf_counter_ns() / 1e9,
+            about=about,
+            counters={"allocator": _allocator()} if counted else None,
+            last=last,
+        )
+
+    def _describe(self) -> str | None:
+        """What is known of the loaders, and the goal; None where that has not changed."""
+        loaders = [
+            {
+                "id": loader.id,
+                "name": loader.name,
+                "settings": loader.settings,
+                "length": loader.length,
+                "workers": loader.workers,
+            }
+            for loader in list(self._observer.loaders.all)
+        ]
+        about = json.dumps({"goal": self._goal(), "loaders": loaders}, default=str)
+        if about == self._told_about:
+            return None
+        self._told_about = about
+        return about
 
     def _fail(self, error: Exception) -> None:
-        self.failure = f"recording stopped: {type(error).__name__}: {error}"
+        if self._failure is None:
+            self._failure = f"recording stopped: {type(error).__name__}: {error}"
         self._observer.close()
+        self._close()
 
-    def write_round(self, *, final: bool = False) -> None:
-        """Make lines of all that is ready, and read the counters where it is time."""
-        self._write_steps(final=final)
-        self._write_batches()
-        self._rounds += 1
-        if self._rounds % _SAMPLE_EVERY == 1 or final:
-            self.latest = self._sample()
-            self._writer.add("resources", json.dumps(self.latest))
-        self._writer.flush()
+    def _close(self) -> None:
+        scribe = self._scribe
+        if scribe is None:
+            return
+        for pipe in (scribe.stdin, scribe.stdout):
+            if pipe is not None:
+                pipe.close()
+        if os.name != "posix":
+            scribe.wait()
 
-    def _write_steps(self, *, final: bool) -> None:
-        reader, notes = self._observer.reader, self._observer.notes
-        until = time.perf_counter() + _INTERVAL
-        more = True
-        while more:
-            waiting = len(notes) // WIDTH // _NOTES
-            bitten = time.perf_counter() + _BITE * (1 + waiting // _BACKLOG)
-            while more and time.perf_counter() < bitten:
-                more = reader.read(None if final else _READ)
-                with self._observer.asking:
-                    if not self._observer.capturing:
-                        self._write_done(final=final)
-            if more and (time.perf_counter() > until or self._rest()):
-                break  # the rest in the next round: this one is flushed first
 
-    def _rest(self) -> bool:
-        """Pause after a bite; whether to end. By the plainest sleep where nothing else was asked for."""
-        if self._pause != self._stop.wait:
-            return self._pause(_BITE_PAUSE)
-        time.sleep(_BITE_PAUSE)
-        return self._stop.is_set()
+@contextmanager
+def _held_sigpipe() -> Iterator[None]:
+    """A script may have asked to die of a broken pipe; not of this one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    finally:
+        if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
+            signal.sigwait({signal.SIGPIPE})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _write_done(self, *, final: bool) -> None:
-        reader = self._observer.reader
-        done, device = reader.done, reader.device
-        if final and device is not None and done:
-            device.synchronize()
-        seen = bool(reader.loaders.all)
-        while done and ready(done[0]):
-            parts = done.popleft()
-            step = step_of(parts, self._steps, loaders_seen=seen, device=device, clock=self._clock)
-            self._steps += 1
-            self._tally.add(step)
-            self._writer.add("steps", step.to_line())
 
-    def _write_batches(self) -> None:
-        told = self._observer.told
-        for count in range(len(told)):
-            loader, batch_told = told.popleft()
-            line = line_of(loader, batch_told)
-            self._writer.add("batches", line)
-            if count < _LOOKED_AT:
-                batch = Batch(**json.loads(line))
-                self.making.setdefault(batch.loader, Making()).add(batch)
+def _send(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _receive(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(descriptor, size - len(data))
+        if not piece:
+            raise BrokenPipeError
+        data += piece
+    return data
+
+
+def _drain(waiting: deque[Any]) -> list[Any]:
+    """All that is there; who adds goes on adding."""
+    return [waiting.popleft() for _ in range(len(waiting))]
+
+
+def _allocator() -> dict[str, int] | None:
+    """The CUDA allocator's counters; None where there is no CUDA context."""
+    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():
+        return None
+    # As torch.cuda.memory_stats() without its flattening of some 200 names, which takes most of its time.
+    stats = torch.cuda.memory_stats_as_nested_dict()
+    return {
+        "allocated": stats["allocated_bytes"]["all"]["current"],
+        "allocated_peak": stats["allocated_bytes"]["all"]["peak"],
+        "reserved": stats["reserved_bytes"]["all"]["current"],
+        "reserved_peak": stats["reserved_bytes"]["all"]["peak"],
+        "retries": stats["num_alloc_retries"],
+        "ooms": stats["num_ooms"],
+        "segments": stats["segment"]["all"]["allocated"],
+    }

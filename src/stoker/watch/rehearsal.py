@@ -12,7 +12,7 @@ from time import thread_time_ns
 
 from torch import nn
 
-from stoker.watch.loaders import Loader
+from stoker.watch.known import KnownLoader
 from stoker.watch.observer import Observer
 
 _KEPT = 64
@@ -26,7 +26,7 @@ class Rehearsal:
     def __init__(self) -> None:
         self._observer = Observer()
         self._observer.roots.fixed = True  # nothing is to be searched for
-        self._loader = Loader(id=0, name="rehearsal")
+        self._loader = KnownLoader(id=0, name="rehearsal")
         self._module = nn.Identity()
         self._observer.knows(self)
         self._took: deque[int] = deque(maxlen=_KEPT)

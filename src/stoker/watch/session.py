@@ -4,7 +4,6 @@ import os
 import platform
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +15,11 @@ import psutil
 import torch
 
 from stoker import __version__, facts
-from stoker.facts.sample import Sampler
 from stoker.watch import hooks
+from stoker.watch.account import Account
 from stoker.watch.observer import Observer
 from stoker.watch.record import Writer, default_root
 from stoker.watch.recorder import Recorder
-from stoker.watch.tally import Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,7 @@ class Plan:
 
 
 class Session:
-    """One observed run of this process.
+    """One observed run of this process. `live` is the descriptor that the live view is drawn on, if any.
 
     >>> session = Session(Plan(name="train"))                                  # doctest: +SKIP
     >>> session.start(); ...; session.finish("done")                           # doctest: +SKIP
@@ -51,8 +49,7 @@ class Session:
     def __init__(
         self,
         plan: Plan,
-        view: Any = None,
-        sampler: Sampler | None = None,
+        live: int | None = None,
         pause: Callable[[float], bool] | None = None,
     ) -> None:
         self.plan = plan
@@ -65,15 +62,17 @@ class Session:
         self.id = plan.run_id or _run_id(plan.name, self.world_size)
         self.folder = (plan.root / self.id).absolute()
         self.observer = Observer()
-        self.tally = Tally()
         self.writer = Writer(self.folder, self.rank)
-        self._sampler = sampler or Sampler()
-        self._own_sampler = sampler is None
-        self.view = view
-        self.recorder = Recorder(
-            self.observer, self.writer, self.tally, self._sample, self._take_facts, self._tick, pause
-        )
         self.started = time.time()
+        self.recorder = Recorder(
+            self.observer,
+            self.writer.rank_folder,
+            started=self.started,
+            goal=lambda: self.goal,
+            on_start=self._take_facts,
+            live=live,
+            pause=pause,
+        )
         self._working_folder = str(Path.cwd())
         self.finished = False
 
@@ -83,8 +82,6 @@ class Session:
         self._describe_rank(outcome=None)
         hooks.install(self.observer)
         self.recorder.start()
-        if self.view is not None:
-            self.view.start(self)
 
     def finish(self, outcome: str, *, exit_code: int | None = None, error: str | None = None) -> None:
         """The run has ended: `done`, `failed` or `interrupted`."""
@@ -95,66 +92,51 @@ class Session:
         self.recorder.stop()
         self.observer.close()
         self._describe_rank(outcome=outcome, exit_code=exit_code, error=error)
-        self.writer.close()
-        if self._own_sampler:
-            self._sampler.close()
-        if self.view is not None:
-            self.view.finish(self)
+
+    @property
+    def account(self) -> Account:
+        """What the run has come to, as of half a second ago."""
+        return self.recorder.account
+
+    @property
+    def failure(self) -> str | None:
+        """Why the record stops; None while it goes on."""
+        return self.recorder.failure or self.writer.failure
 
     def overhead(self) -> dict[str, Any]:
         """What observing cost this run, as measured in it."""
-        reader, note_us = self.observer.reader, self.recorder.note_us
-        steps = reader.updates
+        account, note_us = self.account, self.recorder.note_us
         wall = time.time() - self.started
         spent = None
-        if note_us is not None and steps:
-            spent = (note_us * reader.read_notes + self.observer.device_ns / 1e3) / steps
+        if note_us is not None and account.updates:
+            spent = (note_us * account.notes + self.observer.device_ns / 1e3) / account.updates
+        beside = self.recorder.thread_seconds + account.cpu_seconds
         return {
             "hooks_us_per_step": spent,
-            "recorder_cpu_share": self.recorder.cpu_seconds / wall if wall > 0 else None,
+            "recorder_cpu_share": beside / wall if wall > 0 else None,
         }
-
-    @property
-    def steps(self) -> int:
-        """Steps so far; with several optimizers that take turns, fewer than updates."""
-        reader = self.observer.reader
-        reader.read()
-        return self.tally.steps + (self.tally.first is not None) + len(reader.done)
 
     def expect(self, steps: int, *, before: int | None = None) -> None:
         """So many steps are still to come, after those `before` that an earlier, resumed run had made."""
-        made = self.steps
+        self.recorder.exchange()
+        made = self.account.steps
         self.goal = made + steps
         if not made:  # a second training in one script starts counting again; the record's steps do not
             self.steps_before = before
         self._describe_run()
-
-    def remaining_steps(self) -> float | None:
-        """Steps left: of the total that was told, else of this epoch; None where neither is known."""
-        if self.goal is not None:
-            return max(0, self.goal - self.steps)
-        trained = [loader for loader in self.observer.loaders.all if loader.fed]
-        made = self.steps
-        if not trained or not made:
-            return None
-        loader = trained[-1]
-        if loader.length is None:
-            return None
-        draws_per_step = max(1.0, loader.fed / made)
-        return max(0, loader.length - loader.drawn) / draws_per_step
+        self.recorder.exchange()  # whoever asks next is told of it
 
     def to_json(self) -> dict[str, Any]:
         """The run as `stoker run --json` prints it."""
+        account = self.account
         return {
             "schema": 1,
             "run": self.id,
             "record": str(self.folder),
             "rank": self.rank,
             "world_size": self.world_size,
-            **self.tally.to_json(),
-            "batches": [
-                {"loader": n, **making.to_json()} for n, making in sorted(self.recorder.making.items())
-            ],
+            **account.tally.to_json(),
+            "batches": [{"loader": n, **making.to_json()} for n, making in sorted(account.making.items())],
             "overhead": self.overhead(),
         }
 
@@ -168,14 +150,6 @@ class Session:
         except Exception as error:  # noqa: BLE001  # a machine that cannot be read is no reason to lose the run
             self.facts = {"unavailable": f"{type(error).__name__}: {error}"}
         self._describe_run()
-
-    def _tick(self) -> None:
-        if self.view is not None:
-            self.view.tick(self)
-
-    def _sample(self) -> dict[str, Any]:
-        workers = [pid for loader in self.observer.loaders.all for pid in loader.workers]
-        return {**self._sampler.read(workers), "allocator": _allocator()}
 
     def _describe_run(self) -> None:
         if self.rank != 0:
@@ -203,7 +177,7 @@ class Session:
     def _describe_rank(
         self, outcome: str | None, exit_code: int | None = None, error: str | None = None
     ) -> None:
-        device = self.observer.device
+        device, account = self.observer.device, self.account
         self.writer.describe_rank(
             {
                 "rank": self.rank,
@@ -215,24 +189,11 @@ class Session:
                 "outcome": outcome,
                 "exit_code": exit_code,
                 "error": error,
-                "steps": self.steps,
+                "steps": account.steps,
                 "device": None if device is None else torch.cuda.get_device_name(device.index),
-                "loaders": [
-                    {
-                        "id": loader.id,
-                        "name": loader.name,
-                        "length": loader.length,
-                        "trains": loader.trains,
-                        "fed": loader.fed,
-                        "evaluated": loader.evaluated,
-                        "epochs": loader.epochs,
-                        "background": loader.background,
-                        **loader.settings,
-                    }
-                    for loader in self.observer.loaders.all
-                ],
+                "loaders": [loader.to_json() for loader in account.loaders],
                 "overhead": self.overhead(),
-                "failure": self.recorder.failure or self.writer.failure,
+                "failure": self.failure,
             }
         )
 
@@ -257,20 +218,3 @@ def _run_id(name: str, world_size: int) -> str:
     else:
         stamp = "multi"
     return f"{stamp}-{stem}-{sha256('/'.join(seed).encode()).hexdigest()[:6]}"
-
-
-def _allocator() -> dict[str, int] | None:
-    """The CUDA allocator's counters; None where there is no CUDA context."""
-    if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():
-        return None
-    stats = torch.cuda.memory_stats()
-    kept = {
-        "allocated": "allocated_bytes.all.current",
-        "allocated_peak": "allocated_bytes.all.peak",
-        "reserved": "reserved_bytes.all.current",
-        "reserved_peak": "reserved_bytes.all.peak",
-        "retries": "num_alloc_retries",
-        "ooms": "num_ooms",
-        "segments": "segment.all.allocated",
-    }
-    return {name: int(stats.get(key, 0)) for name, key in kept.items()}

@@ -1,13 +1,13 @@
 """The training thread's time, cut into phases: on the host's clock, and on the device's where there is one.
 
 The thread is always in one phase. `enter` begins another inside it, `leave` goes back, and each books the
-time since the last of them on the phase that ends. Pure: the times and events are the notes'.
+time since the last of them on the phase that ends. Pure: times and moments are the notes'.
 """
 
 from typing import TypeAlias
 
-from stoker.watch.device import Moment
 from stoker.watch.loaders import Draw
+from stoker.watch.notes import Moment
 from stoker.watch.phases import DRAW, OTHER
 
 # A phase that ended, or the draw whose time it was; what tells the device's time there; the host's time.
@@ -38,29 +38,29 @@ class Timeline:
         """Whether a phase begun with this has not ended."""
         return self.begun == begun or any(one == begun for one, _ in self._open)
 
-    def enter(self, begun: int, phase: int, now: int, event: Moment, *, inside: Draw | None = None) -> None:
+    def enter(self, begun: int, phase: int, now: int, moment: Moment, *, inside: Draw | None = None) -> None:
         """Begin a phase inside whatever runs now; `inside` is the draw, if that is one."""
         current = self.current
         self.totals[current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((current if inside is None or current != DRAW else inside, event, now))
+            self.marks.append((current if inside is None or current != DRAW else inside, moment, now))
         self._open.append((self.begun, current))
         self.begun = begun
         self.current = phase
 
-    def leave(self, begun: int, now: int, event: Moment, *, mark: Draw | None = None) -> bool:
+    def leave(self, begun: int, now: int, moment: Moment, *, mark: Draw | None = None) -> bool:
         """End the innermost phase begun with this, and any left open inside it; False if there is none."""
         if self.begun != begun:
             if not self.is_open(begun):
                 return False
             while self.begun != begun:
-                self.book(now, event)
+                self.book(now, moment)
                 self.begun, self.current = self._open.pop()
         self.totals[self.current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((self.current if mark is None else mark, event, now))
+            self.marks.append((self.current if mark is None else mark, moment, now))
         self.begun, self.current = self._open.pop()
         return True
 
@@ -68,12 +68,12 @@ class Timeline:
         """The current phase is not what it seemed: its time belongs to the one around it."""
         self.current = self._open[-1][1]
 
-    def book(self, now: int, event: Moment) -> None:
+    def book(self, now: int, moment: Moment) -> None:
         """The time since the last booking was the current phase's."""
         self.totals[self.current] += now - self.since
         self.since = now
         if self.on_device:
-            self.marks.append((self.current, event, now))
+            self.marks.append((self.current, moment, now))
 
     def take(self, phase: int) -> int:
         """What was booked on a phase; it is nobody's then."""
@@ -89,11 +89,11 @@ class Timeline:
             self.start = marks[-1][1]
         return totals, marks, start
 
-    def restart(self, now: int, event: Moment) -> None:
+    def restart(self, now: int, moment: Moment) -> None:
         """What was before is nobody's: the next stretch starts now, inside whatever is open."""
         self.cut()
         self.since = now
-        self.start = event
+        self.start = moment
 
     def forget(self) -> None:
         """What is open was another thread's."""

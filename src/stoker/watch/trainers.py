@@ -27,14 +27,14 @@ class TrainerWatch(Watch):
 
     def figures(self) -> dict[str, float]:
         """Shares of the last steps and rates of the run, as a logger takes them; none that is not known."""
-        session = self.session
-        tally = session.tally
+        account = self.session.account
+        tally = account.tally
         shares = tally.recent_shares()
         found: dict[str, float | None] = {f"stoker/{name}": shares[name] for name in PHASES}
         found["stoker/sustained_steps_per_s"] = tally.sustained
         found["stoker/burst_steps_per_s"] = tally.burst
         found["stoker/samples_per_s"] = tally.samples_per_second
-        found["stoker/eta_s"] = tally.eta(session.remaining_steps())
+        found["stoker/eta_s"] = tally.eta(account.remaining_steps())
         return {name: value for name, value in found.items() if value is not None}
 
 

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from stoker.errors import UsageError
 from stoker.watch import hooks
-from stoker.watch.live import LiveView, plain_line, summary
+from stoker.watch.live import plain_line, summary
 from stoker.watch.notebook import leave_out_pauses
 from stoker.watch.phases import PHASES
 from stoker.watch.record import Record, default_root
@@ -79,7 +79,7 @@ class Watch:
         if self._session is None:
             if _current is not None:
                 _current.finish("interrupted", error="another Watch began")
-            self._session = _current = Session(self._plan, view=LiveView() if self._live else None)
+            self._session = _current = Session(self._plan, live=2 if self._live else None)
             self._owner = True
             self._pid = os.getpid()
             self._session.start()
@@ -179,18 +179,18 @@ class Watch:
         summary(self._session, Console())
 
     def __repr__(self) -> str:
-        return f"<stoker.Watch {'not begun' if self._session is None else plain_line(self._session)}>"
+        return f"<stoker.Watch {'not begun' if self._session is None else plain_line(self._session.account)}>"
 
     def _repr_html_(self) -> str:
         if self._session is None:
             return "<p>stoker.Watch: not begun</p>"
-        tally = self._session.tally
+        tally = self._session.account.tally
         rows = "".join(
             f"<tr><th style='text-align:left'>{name}</th><td>{percent(share)}</td>"
             f"<td style='text-align:left'>{'█' * round((share or 0) * 40)}</td></tr>"
             for name, share in ((name, tally.shares()[name]) for name in PHASES)
         )
-        said = html.escape(plain_line(self._session, shares=False))
+        said = html.escape(plain_line(self._session.account, shares=False))
         return (
             f"<p>{said}</p><table>{rows}</table><p><code>{html.escape(str(self._session.folder))}</code></p>"
         )

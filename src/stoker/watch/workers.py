@@ -47,16 +47,6 @@ class WorkerSpec:
 Told: TypeAlias = list[Any]
 
 
-def line_of(loader: int, told: Told) -> str:
-    """The batch as one line of `batches.jsonl` holds it."""
-    _, text, handoff, pin = told
-    return (
-        f'{{"loader":{loader},{text.decode()},'
-        f'"handoff":{"null" if handoff is None else f"{handoff / 1e9:.7f}"},'
-        f'"pin":{"null" if pin is None else f"{pin / 1e9:.7f}"}}}'
-    )
-
-
 # --- in the worker -------------------------------------------------------------------------------
 
 

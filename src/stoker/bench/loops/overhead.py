@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,13 @@ class Loop:
         """How many modules the model has."""
         return sum(1 for _ in self.model.modules())
 
-    def measure(self, *, pad: int, warm: int, steps: int, batches: Any = None) -> dict[str, Any]:
+    def measure(
+        self, *, pad: int, warm: int, steps: int, batches: Any = None, beside: Sequence[int] = ()
+    ) -> dict[str, Any]:
         """Make `warm` steps, then time `steps` steps.
 
-        Workers are started for it, unless it is given an iterator whose workers run.
+        Workers are started for it, unless it is given an iterator whose workers run. `beside` are other
+        processes at work for it.
         """
         self.model.pad = pad
         batches = iter(self.loader) if batches is None else batches
@@ -118,21 +121,24 @@ class Loop:
         self._synchronize()
         workers = _worker_pids(batches)
         busy = _busy_seconds()
-        before = time.thread_time(), time.process_time(), _cpu_seconds(workers)
+        before = time.thread_time(), time.process_time(), _cpu_seconds(workers), _cpu_seconds(beside)
         began = time.perf_counter()
         make(batches, steps)
         self._synchronize()
         seconds = time.perf_counter() - began
-        after = time.thread_time(), time.process_time(), _cpu_seconds(workers)
+        after = time.thread_time(), time.process_time(), _cpu_seconds(workers), _cpu_seconds(beside)
         by_all = _less(_busy_seconds(), busy)
         by_workers = _less(after[2], before[2])
-        others = _less(by_all, None if by_workers is None else by_workers + after[1] - before[1])
+        by_beside = _less(after[3], before[3])
+        ours = None if by_workers is None else by_workers + (by_beside or 0.0) + after[1] - before[1]
+        others = _less(by_all, ours)
         return {
             "steps": steps,
             "seconds": seconds,
             "cpu_training_thread": after[0] - before[0],
             "cpu_other_threads": (after[1] - before[1]) - (after[0] - before[0]),
             "cpu_workers": by_workers,
+            "cpu_beside": by_beside,
             # Cores that somebody else had, the hypervisor included: how quiet it was here.
             "others_cores": None if others is None else max(0.0, others) / seconds,
         }
@@ -178,7 +184,7 @@ def _worker_pids(iterator: Any) -> list[int]:
     return []
 
 
-def _cpu_seconds(pids: list[int]) -> float | None:
+def _cpu_seconds(pids: Sequence[int]) -> float | None:
     """CPU time of all threads of these processes, to the nanosecond; None where /proc has it not."""
     if not pids:
         return None
