@@ -31,7 +31,7 @@ def steps_of(
 def resolve(observer: Observer) -> list[Step]:
     """All steps, of a device that has passed them."""
     reader, clock = read(observer), DeviceClock()
-    clock.pass_marks(observer.events.take_marks())
+    clock.pass_marks(observer.events.take_marks(len(observer.events.marks)))
     clock.pass_pairs(observer.events.take_pairs())
     assert all(ready(parts, clock) for parts in reader.done)
     return steps_of(reader.done, clock, reader.device)

@@ -95,13 +95,14 @@ class EventLog:
         self.paired = number + 1
         return number
 
-    def take_marks(self) -> list[float]:
-        """Milliseconds from one mark to the next, for those that the device has passed since the last call.
+    def take_marks(self, most: int) -> list[float]:
+        """Milliseconds from one mark to the next, for so many that the device has passed since the last call.
 
         The very first mark is where the device's clock begins: 0.
         """
-        marks, taken = self.marks, []
-        while marks and marks[0].query():
+        marks = self.marks
+        taken: list[float] = []
+        while marks and len(taken) < most and marks[0].query():
             event = marks.popleft()
             taken.append(0.0 if self._passed is None else self._passed.elapsed_time(event))
             self._passed = event

@@ -35,6 +35,12 @@ _REHEARSED_ROUNDS = 8
 _REHEARSE_EVERY = 120
 # Seconds that the end of a run waits for its last round.
 _PATIENCE = 10.0
+# Events that are read at once, and seconds until the next. While they are read the loop waits for the
+# interpreter: all of a round's at once took 1.9 ms of CPU beside steps of 10 ms (H200's host).
+_BITE = 8
+_REST = 0.001
+# So many bites a round at most; with more events to read they become larger.
+_BITES = 64
 _HOME = str(Path(__file__).parents[2])
 
 
@@ -164,18 +170,13 @@ class Recorder:
 
     def _round(self, *, last: bool) -> Round:
         observer = self._observer
-        notes, events = observer.notes, observer.events
+        notes = observer.notes
         # Notes before what other threads drew, loaders after both: none may be told of later than its draw.
         taken = notes[:]
         del notes[: len(taken)]
         aside, told = _drain(observer.aside), _drain(observer.told)
         about = self._describe()
-        marks: list[float] = []
-        pairs: list[float] = []
-        if observer.device is not None:
-            with observer.asking:
-                if not observer.capturing:
-                    marks, pairs = events.take_marks(), events.take_pairs()
+        marks, pairs = self._read_events(rest=0.0 if last else _REST)
         counted = last or not self._rounds % _SAMPLE_EVERY
         return Round(
             notes=taken,
@@ -188,6 +189,21 @@ class Recorder:
             counters={"allocator": _allocator()} if counted else None,
             last=last,
         )
+
+    def _read_events(self, *, rest: float) -> tuple[list[float], list[float]]:
+        """The device's times since the last round, in small bites with a rest after each."""
+        events = self._observer.events
+        marks: list[float] = []
+        bite = max(_BITE, len(events.marks) // _BITES)
+        while True:
+            with self._observer.asking:
+                if self._observer.capturing:
+                    return marks, []
+                taken = events.take_marks(bite)
+                marks += taken
+                if len(taken) < bite:
+                    return marks, events.take_pairs()
+            time.sleep(rest)
 
     def _describe(self) -> str | None:
         """What is known of the loaders, and the goal; None where that has not changed."""
