@@ -19,7 +19,7 @@ class Child:
         self.steps = steps
         """The bound that the caller set, if any."""
 
-    def report(self, kind: str, **body: Any) -> None:
+    def report(self, kind: str, /, **body: Any) -> None:
         """Send the caller a message of a kind of the hook's own; everything in it must be JSON-able."""
         self._sender.send(kind, body)
 

@@ -117,7 +117,7 @@ class _Entries:
     """What os.scandir gives: an iterator that is also a context."""
 
     def __init__(self, store: CopyStore, own: Callable[..., Any], path: str) -> None:
-        wanted = set(store.entries(store._full(path)))
+        wanted = set(store.entries(store.full(path)))
         folders = {os.path.dirname(entry) for entry in wanted}
         found = [entry for folder in folders for entry in own(folder) if entry.path in wanted]
         self._iterator: Iterator[os.DirEntry[str]] = iter(found)

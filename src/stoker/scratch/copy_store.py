@@ -6,6 +6,7 @@ Files that are written are copied here first, files that are removed are remembe
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,19 +23,20 @@ class CopyStore:
         self._free = (folder, *free)
         """Folders that may be written as they are."""
         self._gone: set[str] = set()
+        self._resolving = threading.local()
 
     def covers(self, path: Any) -> bool:
         """Whether this is a path (and not a descriptor) that must not be written as it is."""
-        if not isinstance(path, str | bytes | os.PathLike):
+        if not isinstance(path, str | bytes | os.PathLike) or getattr(self._resolving, "now", False):
             return False
-        full = self._full(path)
+        full = self.full(path)
         return not any(full == folder or full.startswith(f"{folder}/") for folder in self._free)
 
     def to_read(self, path: Any) -> Any:
         """Where the script's version of this path is."""
         if not self.covers(path):
             return path
-        full = self._full(path)
+        full = self.full(path)
         copy = self._folder + full
         return copy if _there(copy) or self._is_gone(full) else path
 
@@ -42,7 +44,7 @@ class CopyStore:
         """Where this path is to be written; with `keep`, what it holds is there already."""
         if not self.covers(path):
             return path
-        full = self._full(path)
+        full = self.full(path)
         copy = self._folder + full
         self._need_folder(full)
         if keep and not _there(copy) and not self._is_gone(full) and os.path.isfile(full):
@@ -51,7 +53,7 @@ class CopyStore:
 
     def make_folder(self, path: Any) -> None:
         """As os.mkdir."""
-        full = self._full(path)
+        full = self.full(path)
         if _there(self.to_read(full)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full)
         self._need_folder(full)
@@ -59,7 +61,7 @@ class CopyStore:
 
     def remove(self, path: Any, *, whole: bool = False) -> None:
         """As os.remove and os.rmdir; with `whole`, as rmtree."""
-        full = self._full(path)
+        full = self.full(path)
         seen = self.to_read(full)
         found = _lstat(seen)
         copy = self._folder + full
@@ -79,7 +81,7 @@ class CopyStore:
         _lstat(seen)
         copy = self.to_write(target, keep=False)
         if os.path.isdir(seen):
-            shutil.copytree(self._full(source), copy, dirs_exist_ok=True)
+            shutil.copytree(self.full(source), copy, dirs_exist_ok=True)
         else:
             shutil.copy2(seen, copy)
         if self.covers(source):
@@ -89,7 +91,7 @@ class CopyStore:
 
     def names(self, path: Any) -> list[str]:
         """As os.listdir."""
-        full = self._full(path)
+        full = self.full(path)
         return sorted({os.path.basename(entry) for entry in self.entries(full)})
 
     def entries(self, full: str) -> Iterator[str]:
@@ -116,9 +118,15 @@ class CopyStore:
             full = os.path.dirname(full)
         return False
 
-    def _full(self, path: Any) -> str:
-        full = os.path.abspath(os.fsdecode(path))
-        return os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+    def full(self, path: Any) -> str:
+        """The path without symbolic links, but for its last part."""
+        # Links are followed by functions that are replaced themselves: on their way they must not ask us.
+        self._resolving.now = True
+        try:
+            whole = os.path.abspath(os.fsdecode(path))
+            return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+        finally:
+            self._resolving.now = False
 
 
 def _there(path: str) -> bool:

@@ -73,7 +73,7 @@ class Running:
         fcntl.flock(lock, fcntl.LOCK_EX)
         self._complaint = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, str(_SUPERVISOR), str(work)],
+            [sys.executable, str(_SUPERVISOR), str(work), str(lock)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaint,
@@ -108,6 +108,7 @@ class Running:
             message = Message(kind=words["kind"], body=words["body"], at=words["at"])
             self._messages.append(message)
             yield message
+        self._close()
 
     @property
     def pid(self) -> int:
@@ -129,7 +130,6 @@ class Running:
         for _ in self:
             pass
         assert self._result is not None
-        self._close()
         return self._result
 
     def _close(self) -> None:

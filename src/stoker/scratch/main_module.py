@@ -34,7 +34,9 @@ def report_uncaught(tell: Callable[[str], None]) -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         tell(f"{kind.__name__}: {error}")
-        shown(kind, error, _from_script(trace))
+        # What is shown is the error's own; the argument counts only where it has none.
+        error.__traceback__ = _from_script(trace)
+        shown(kind, error, error.__traceback__)
 
     sys.excepthook = excepthook
 

@@ -1,6 +1,6 @@
 """The process between the caller and the script: watches both, ends all, cleans up, tells.
 
-Started by its path with the run's folder as its argument. Its stdin is the caller: end-of-file is the
+Started by its path with the run's folder and the descriptor of its lock as arguments. Its stdin is the caller: end-of-file is the
 caller's death. Its stdout takes the messages, one JSON object a line, the last of them the result.
 """
 
@@ -237,7 +237,8 @@ class Supervisor:
         if kind == "error":
             self._error = body["text"]
         if kind == "shield" and self._shield is not None:
-            self._shield = Shield(**{**vars(self._shield), **body})
+            why = "; ".join(filter(None, (body["reason"], self._shield.reason)))
+            self._shield = Shield(**{**vars(self._shield), **body, "reason": why})
             return
         self._send({**message, "at": self._heard - self._began})
 
@@ -316,6 +317,8 @@ def _reap() -> None:
 def main() -> None:
     """Run the supervisor."""
     os.set_blocking(1, False)
+    # The lock on the folder is ours; a script that outlived us must not hold it.
+    os.set_inheritable(int(sys.argv[2]), False)
     Supervisor(Path(sys.argv[1])).run()
 
 
