@@ -1,0 +1,68 @@
+"""Adverts ranked by several processes together, each with its own share of the log."""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+
+class Log(Dataset):
+    """One rank's share of the log."""
+
+    def __init__(self, rows, work):
+        self.rows, self.work = rows, work
+
+    def __len__(self):
+        return self.rows
+
+    def __getitem__(self, index):
+        made = torch.Generator().manual_seed(index)
+        row = torch.randn(64, generator=made)
+        for _ in range(self.work):
+            row = row.sort().values.roll(1)
+        return row, row[:1]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--mixing", type=int, default=60)
+    parser.add_argument("--pin", action="store_true")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=10)
+    args = parser.parse_args()
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if args.pin:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    log = Log(args.rows, args.mixing if rank == world - 1 else 0)
+    loader = DataLoader(log, batch_size=16)
+    width = args.width
+    net = nn.Sequential(
+        nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+    )
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(args.epochs):
+        began = time.time()
+        for step, (row, answer) in enumerate(loader):
+            loss = nn.functional.mse_loss(model(row), answer)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if rank == 0 and step % 100 == 99:
+                took = time.time() - began
+                print(f"epoch {epoch} step {step} loss {loss.item():.4f} {took:.0f} s", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

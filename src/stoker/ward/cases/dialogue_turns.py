@@ -1,0 +1,37 @@
+"""Turns of a dialogue, as long as they come, through a transformer on a GPU."""
+
+import argparse
+import random
+
+import torch
+from torch import nn
+
+cli = argparse.ArgumentParser()
+cli.add_argument("--device", default="cuda")
+cli.add_argument("--longest", type=int, default=768)
+cli.add_argument("--fixed", action="store_true")
+cli.add_argument("--empty-every", type=int, default=0)
+cli.add_argument("--width", type=int, default=256)
+cli.add_argument("--steps", type=int, default=20_000)
+cfg = cli.parse_args()
+
+random.seed(0)
+torch.manual_seed(0)
+embed = nn.Embedding(1000, cfg.width).to(cfg.device)
+layer = nn.TransformerEncoderLayer(cfg.width, 4, 1024, dropout=0.0, batch_first=True)
+body = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).to(cfg.device)
+head = nn.Linear(cfg.width, 1000).to(cfg.device)
+parameters = [*embed.parameters(), *body.parameters(), *head.parameters()]
+optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+for step in range(cfg.steps):
+    length = cfg.longest if cfg.fixed else random.randrange(64, cfg.longest)
+    turns = torch.randint(1000, (8, length + 1), device=cfg.device)
+    logits = head(body(embed(turns[:, :-1])))
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), turns[:, 1:].flatten())
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    if cfg.empty_every and step % cfg.empty_every == 0 and cfg.device == "cuda":
+        torch.cuda.empty_cache()
+    if step % 100 == 0:
+        print(step, length, f"{loss.item():.4f}", flush=True)

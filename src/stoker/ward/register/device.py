@@ -1,0 +1,363 @@
+"""Cases of cards and of several processes: most need a GPU, those of ranks run on CPUs too."""
+
+from stoker.ward.case import Case, Data, Neutral, Setup
+
+CUDA = ("cuda",)
+SCAN = Data(maker="scan.py", args=("scan.zarr", "--edge", "256", "--chunk", "64"))
+
+STRAGGLER = (
+    Case(
+        id="straggler-data",
+        script="advert_ranks.py",
+        cause="straggler",
+        variant="the last rank's rows take longer to prepare",
+        lookalikes=(8,),
+        ranks=2,
+        neutral=Neutral(args=("--mixing", "0")),
+    ),
+    Case(
+        id="straggler-gc",
+        script="phrase_pairs.py",
+        cause="straggler",
+        variant="the last rank's garbage is collected among half a million objects",
+        ranks=2,
+        neutral=Neutral(args=("--memory", "0")),
+    ),
+    Case(
+        id="straggler-host",
+        script="advert_ranks.py",
+        args=("--mixing", "0", "--pin", "--width", "640"),
+        cause="straggler",
+        variant="the last rank shares its core with another process",
+        needs=("cores>=2",),
+        setup=(Setup(name="busy_core", value=1),),
+        ranks=2,
+        neutral=Neutral(setup=()),
+    ),
+)
+
+INTERCONNECT = (
+    Case(
+        id="interconnect-link",
+        script="river_levels.py",
+        cause="interconnect",
+        variant="gradients of 0.4 MB over 200 Mbit/s",
+        lookalikes=(8,),
+        ranks=2,
+        setup=(Setup(name="link", value=200),),
+        neutral=Neutral(setup=()),
+    ),
+    Case(
+        id="interconnect-wide",
+        script="river_levels.py",
+        args=("--width", "512", "--rows", "128"),
+        cause="interconnect",
+        variant="gradients of 1.3 MB over 800 Mbit/s",
+        ranks=2,
+        setup=(Setup(name="link", value=800),),
+        neutral=Neutral(setup=()),
+    ),
+    Case(
+        id="interconnect-sums",
+        script="river_levels.py",
+        args=("--sums", "4"),
+        cause="interconnect",
+        variant="four all-reduces a step where one would do, over 1 Gbit/s",
+        ranks=2,
+        setup=(Setup(name="link", value=1000),),
+        neutral=Neutral(args=("--sums", "4", "--quiet")),
+    ),
+)
+
+HOST_SYNC = (
+    Case(
+        id="host-sync-items",
+        script="cloud_masks.py",
+        cause="host-sync",
+        variant="12 figures read in every step of small kernels",
+        lookalikes=(1,),
+        needs=CUDA,
+        neutral=Neutral(args=("--figures", "0")),
+    ),
+    Case(
+        id="host-sync-items-few",
+        script="cloud_masks.py",
+        args=("--figures", "4", "--depth", "40"),
+        cause="host-sync",
+        variant="4 figures read in every step of a deeper network",
+        needs=CUDA,
+        neutral=Neutral(args=("--figures", "0", "--depth", "40")),
+    ),
+    Case(
+        id="host-sync-masks",
+        script="sparse_scores.py",
+        cause="host-sync",
+        variant="boolean masks, whose size the host must know",
+        needs=CUDA,
+        neutral=Neutral(args=("--choose", "weight")),
+    ),
+)
+
+TINY_BATCH = (
+    Case(
+        id="tiny-batch-answers",
+        script="answer_tokens.py",
+        cause="tiny-batch",
+        variant="one short text at a time in 12 layers",
+        lookalikes=(7,),
+        needs=CUDA,
+        neutral=Neutral(args=("--batch", "64"), steps=64),
+    ),
+    Case(
+        id="tiny-batch-answers-2",
+        script="answer_tokens.py",
+        args=("--batch", "2", "--length", "16", "--depth", "6"),
+        cause="tiny-batch",
+        variant="two at a time in 6 layers",
+        needs=CUDA,
+        neutral=Neutral(args=("--batch", "128", "--length", "16", "--depth", "6"), steps=64),
+    ),
+    Case(
+        id="tiny-batch-masks",
+        script="cloud_masks.py",
+        args=("--batch", "1", "--figures", "0", "--depth", "32"),
+        cause="tiny-batch",
+        variant="one small scene at a time",
+        needs=CUDA,
+        neutral=Neutral(args=("--batch", "32", "--figures", "0", "--depth", "32"), steps=32),
+    ),
+    Case(
+        id="tiny-batch-patches",
+        script="volume_segments.py",
+        args=("--batch", "1", "--workers", "1", "--ahead", "1"),
+        cause="tiny-batch",
+        variant="3D patches, batch 1, one worker, prefetch 1",
+        also=("too-few-workers",),
+        needs=CUDA,
+        neutral=Neutral(args=("--batch", "4", "--workers", "4", "--ahead", "4"), steps=4),
+        seed="003",
+    ),
+)
+
+# The third field note's loader on a machine without a card: its patches are the bottleneck there too.
+PATCHES = (
+    Case(
+        id="too-few-workers-patches",
+        script="ct_patches.py",
+        args=("--batch", "1", "--workers", "1", "--ahead", "1", "--edge", "64", "--count", "64"),
+        cause="too-few-workers",
+        variant="3D patches, batch 1, one worker, prefetch 1, chunks that fit",
+        also=("cpu-transform", "tiny-batch"),
+        needs=("package:tensorstore", "cores>=2"),
+        data=(SCAN,),
+        neutral=Neutral(args=("--batch", "1", "--workers", "2", "--edge", "64", "--count", "64")),
+        seed="003",
+    ),
+)
+
+PAGEABLE_COPY = (
+    Case(
+        id="pageable-copy-cubes",
+        script="hyperspectral_cubes.py",
+        cause="pageable-copy",
+        variant="50 MB a step from memory that is not pinned",
+        lookalikes=(15,),
+        needs=CUDA,
+        neutral=Neutral(args=("--pinned",)),
+    ),
+    Case(
+        id="pageable-copy-pin-each",
+        script="hyperspectral_cubes.py",
+        args=("--pin-each",),
+        cause="pageable-copy",
+        variant="pinned anew for every step, which hurts",
+        lookalikes=(15,),
+        needs=CUDA,
+        neutral=Neutral(args=("--pinned",)),
+    ),
+    Case(
+        id="pageable-copy-cubes-narrow",
+        script="hyperspectral_cubes.py",
+        args=("--batch", "64", "--bands", "48"),
+        cause="pageable-copy",
+        variant="12 MB a step",
+        needs=CUDA,
+        neutral=Neutral(args=("--batch", "64", "--bands", "48", "--pinned")),
+    ),
+    Case(
+        id="pageable-copy-rails",
+        script="rail_cameras.py",
+        cause="pageable-copy",
+        variant="a loader with 6 workers and no pinning",
+        needs=CUDA,
+        neutral=Neutral(args=("--pin",)),
+    ),
+)
+
+GPU_CONTENTION = (
+    Case(
+        id="gpu-contention-idle",
+        script="sar_autoencoder.py",
+        args=("--base", "64", "--batch", "32"),
+        cause="gpu-contention",
+        variant="another process holds all but 3 GB of the card and does nothing",
+        lookalikes=(11,),
+        needs=CUDA,
+        setup=(Setup(name="card_leaver", value=3),),
+        effect="death",
+        neutral=Neutral(setup=()),
+        seed="000",
+    ),
+    Case(
+        id="gpu-contention-busy",
+        script="street_scenes.py",
+        cause="gpu-contention",
+        variant="another process works on the card all the time",
+        lookalikes=(7,),
+        needs=CUDA,
+        setup=(Setup(name="card_worker", value=2),),
+        neutral=Neutral(setup=()),
+    ),
+    Case(
+        id="gpu-contention-busy-small",
+        script="answer_tokens.py",
+        args=("--batch", "32", "--length", "128", "--depth", "4"),
+        cause="gpu-contention",
+        variant="the same beside a transformer",
+        needs=CUDA,
+        setup=(Setup(name="card_worker", value=2),),
+        neutral=Neutral(setup=()),
+    ),
+)
+
+VRAM_OVERFLOW = (
+    Case(
+        id="vram-overflow-dies",
+        script="sar_autoencoder.py",
+        args=("--base", "64", "--batch", "32", "--card-gb", "3"),
+        cause="vram-overflow",
+        variant="width 64 at batch 32 on 3 GB of a card: its own doing",
+        lookalikes=(11,),
+        needs=CUDA,
+        effect="death",
+        neutral=Neutral(args=("--base", "32", "--batch", "16", "--card-gb", "3"), steps=0.5),
+        seed="001",
+    ),
+    Case(
+        id="vram-overflow-dies-wide",
+        script="sar_autoencoder.py",
+        args=("--base", "128", "--batch", "48", "--card-gb", "8"),
+        cause="vram-overflow",
+        variant="width 128 at batch 48 on 8 GB",
+        needs=CUDA,
+        effect="death",
+        neutral=Neutral(args=("--base", "64", "--batch", "16", "--card-gb", "8"), steps=0.33),
+    ),
+    Case(
+        id="vram-overflow-patches",
+        script="volume_segments.py",
+        args=("--shape", "128", "256", "256", "--batch", "16", "--width", "64"),
+        cause="vram-overflow",
+        variant="3D patches over the whole card",
+        needs=CUDA,
+        effect="death",
+        neutral=Neutral(args=("--shape", "24", "48", "48", "--batch", "4", "--width", "64")),
+    ),
+)
+
+ALLOCATOR_CHURN = (
+    Case(
+        id="allocator-churn-tidy",
+        script="sar_autoencoder.py",
+        args=("--base", "32", "--batch", "8", "--side", "128", "--tidy"),
+        cause="allocator-churn",
+        variant="the cache emptied in every step",
+        needs=CUDA,
+        neutral=Neutral(args=("--base", "32", "--batch", "8", "--side", "128")),
+    ),
+    Case(
+        id="allocator-churn-turns",
+        script="dialogue_turns.py",
+        args=("--empty-every", "1", "--longest", "256"),
+        cause="allocator-churn",
+        variant="the cache emptied in every step of turns as long as they come",
+        needs=CUDA,
+        neutral=Neutral(args=("--longest", "256")),
+    ),
+    Case(
+        id="allocator-churn-turns-2",
+        script="dialogue_turns.py",
+        args=("--empty-every", "2", "--fixed", "--longest", "128"),
+        cause="allocator-churn",
+        variant="every second step, all turns alike",
+        needs=CUDA,
+        neutral=Neutral(args=("--fixed", "--longest", "128")),
+    ),
+)
+
+SLOW_PRECISION = (
+    Case(
+        id="slow-precision-scenes",
+        script="street_scenes.py",
+        args=("--width", "192"),
+        cause="slow-precision",
+        variant="no TF32, no AMP, no channels-last",
+        needs=CUDA,
+        neutral=Neutral(args=("--width", "192", "--kind", "bf16", "--channels-last")),
+    ),
+    Case(
+        id="slow-precision-scenes-tf32",
+        script="street_scenes.py",
+        args=("--width", "256", "--batch", "32", "--kind", "tf32"),
+        cause="slow-precision",
+        variant="TF32 where bf16 and channels-last would do",
+        needs=CUDA,
+        neutral=Neutral(args=("--width", "256", "--batch", "32", "--kind", "bf16", "--channels-last")),
+    ),
+    Case(
+        id="slow-precision-scenes-double",
+        script="street_scenes.py",
+        args=("--width", "64", "--batch", "16", "--kind", "double"),
+        cause="slow-precision",
+        variant="float64 by accident",
+        needs=CUDA,
+        neutral=Neutral(args=("--width", "64", "--batch", "16")),
+    ),
+)
+
+# The halves of look-alike pairs in which nothing is wrong.
+BUSY_CARD = (
+    Case(
+        id="compute-bound-items",
+        script="street_scenes.py",
+        args=("--kind", "bf16", "--channels-last", "--width", "512", "--read-every", "1"),
+        cause="compute-bound",
+        variant="a wide network whose loss is read in every step: the host only waits where it asks",
+        lookalikes=(1,),
+        needs=CUDA,
+    ),
+    Case(
+        id="compute-bound-scenes",
+        script="street_scenes.py",
+        args=("--kind", "bf16", "--channels-last", "--width", "512"),
+        cause="compute-bound",
+        variant="a wide network that uses what the card has",
+        lookalikes=(7,),
+        needs=CUDA,
+    ),
+)
+
+THROTTLED_CLOCKS = (
+    Case(
+        id="throttled-clocks",
+        script="street_scenes.py",
+        cause="throttled-clocks",
+        variant="clocks that fall with heat or a power cap",
+        needs=("fake-nvml",),
+    ),
+)
+
+CASES = (
+    *STRAGGLER, *INTERCONNECT, *PATCHES, *HOST_SYNC, *TINY_BATCH, *PAGEABLE_COPY, *GPU_CONTENTION,
+    *VRAM_OVERFLOW, *ALLOCATOR_CHURN, *SLOW_PRECISION, *BUSY_CARD, *THROTTLED_CLOCKS,
+)  # fmt: skip
