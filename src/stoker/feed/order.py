@@ -26,6 +26,8 @@ from stoker.feed.subset import checked_subset, checked_weights, choose
 # Samples computed at one go. A batch of 256 out of 10 million costs 75 us by itself, most of it NumPy's
 # overhead a call, and 7 us as a part of these; 65,536 at one go leave the cache and cost 20 us a batch.
 _AT_ONCE = 16_384
+# Of an epoch, first: it waits for them. Then twice as many, and so on.
+_FIRST_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -251,10 +253,11 @@ class Order:
         self, epoch: int, steps: range, rank: int, each: int, padding: bool, offset: int
     ) -> Iterator[Shard]:
         whole = min(steps.stop, (self.size - offset) // self.batch_size)
-        at_once = max(1, _AT_ONCE // each)
+        first, at_once = steps.start, _FIRST_AT_ONCE
         within = np.arange(rank * each, (rank + 1) * each, dtype=np.int64)
-        for first in range(steps.start, whole, at_once):
-            some = np.arange(first, min(first + at_once, whole), dtype=np.int64)
+        while first < whole:
+            some = np.arange(first, min(first + max(1, at_once // each), whole), dtype=np.int64)
+            first, at_once = first + len(some), min(2 * at_once, _AT_ONCE)
             positions = (offset + some * self.batch_size)[:, None] + within
             for row in self._samples(epoch, positions.ravel()).reshape(positions.shape):
                 yield Shard(samples=row)

@@ -43,13 +43,12 @@ class Streams:
             yield from zip(shards, batches, strict=True)
             return
         told = torch._C._cuda_getCurrentStream(self._index)
-        gathered = torch.cuda.Event()
-        gathered.record(self._stream(told))
+        gathering = self._stream(told)
         for shard, batch in zip(shards, batches, strict=True):
             now = torch._C._cuda_getCurrentStream(self._index)
             if now != told:
                 current = self._stream(now)
-                gathered.wait(current)
+                current.wait_stream(gathering)
                 for tensor in tree_leaves(batch):
                     if isinstance(tensor, torch.Tensor):
                         tensor.record_stream(current)
