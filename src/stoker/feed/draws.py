@@ -39,11 +39,13 @@ def as_words(numbers: NDArray[np.int64]) -> Words:
     return np.asarray(numbers, dtype=np.int64).view(np.uint64)
 
 
-def bits(key: int, counters: Words) -> Words:
-    """64 random bits for each counter."""
-    words = counters * _GOLDEN
-    words += np.uint64(key)
-    return _mix(words)
+def bits(key: int | Words, counters: Words) -> Words:
+    """64 random bits for each counter, and for each key where there are several (a column of them)."""
+    if not isinstance(key, np.ndarray):
+        words = counters * _GOLDEN
+        words += np.uint64(key)
+        return _mix(words)
+    return _mix(counters * _GOLDEN + key)
 
 
 def uniform(key: int, counters: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -417,10 +417,11 @@ def _worked_out_ahead(shards: Iterator[Shard]) -> Iterator[Shard]:
     """
     pool, groups = _ORDERING.get(), _groups(shards)
     nothing: list[Shard] = []
-    coming = pool.submit(next, groups, nothing)
-    while together := coming.result():
+    together = next(groups, nothing)  # for which there is nothing else to do meanwhile
+    while together:
         coming = pool.submit(next, groups, nothing)
         yield from together
+        together = coming.result()
 
 
 def _groups(shards: Iterator[Shard]) -> Iterator[list[Shard]]:

@@ -27,7 +27,7 @@ from stoker.feed.subset import checked_subset, checked_weights, choose
 # overhead a call, and 7 us as a part of these; 65,536 at one go leave the cache and cost 20 us a batch.
 _AT_ONCE = 16_384
 # Of an epoch, first: it waits for them. Then twice as many, and so on.
-_FIRST_AT_ONCE = 2048
+_FIRST_AT_ONCE = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

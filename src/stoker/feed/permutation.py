@@ -54,7 +54,7 @@ class _Network:
     rows: np.uint64
     columns: np.uint64
     keys: tuple[int, ...]
-    shifts: tuple[Words, ...]
+    shifts: Words | None
 
     def forward(self, cells: Words) -> Words:
         row = cells // self.columns  # and not divmod, which is three times as slow as both together
@@ -86,8 +86,9 @@ class _Network:
         return row
 
     def _shift(self, number: int, lines: Words, side: np.uint64) -> Words:
-        if self.shifts:
-            return self.shifts[number].take(lines.view(np.int64))
+        if self.shifts is not None:
+            found: Words = self.shifts[number].take(lines.view(np.int64))
+            return found
         return _shift(self.keys[number], lines, side)
 
 
@@ -101,17 +102,16 @@ def _network(n: int, key: int) -> _Network:
     rounds = _ROUNDS_OF_FEW if n < _FEW else _ROUNDS
     columns = -(-n // rows)
     keys = tuple(bits(key, np.arange(rounds, dtype=np.uint64)).tolist())
-    shifts: tuple[Words, ...] = ()
+    shifts: Words | None = None
     if rows <= _TABLE_LINES:
-        lines = np.arange(rows, dtype=np.uint64)  # there are no more columns than rows
-        shifts = tuple(
-            _shift(each, lines, np.uint64(columns if number % 2 else rows))
-            for number, each in enumerate(keys)
-        )
+        # All rounds at one go: an epoch's first batch waits for it. There are no more columns than rows.
+        sides = np.where(np.arange(rounds) % 2, columns, rows).astype(np.uint64)
+        lines = np.arange(rows, dtype=np.uint64)
+        shifts = _shift(np.array(keys, np.uint64)[:, None], lines, sides[:, None])
     return _Network(rows=np.uint64(rows), columns=np.uint64(columns), keys=keys, shifts=shifts)
 
 
-def _shift(key: int, line: Words, side: np.uint64) -> Words:
+def _shift(key: int | Words, line: Words, side: np.uint64 | Words) -> Words:
     """0 to side - 1 for each line, from the upper half of its hash."""
     shift = bits(key, line)
     shift >>= _32
