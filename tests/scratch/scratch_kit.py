@@ -25,7 +25,9 @@ def digest(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         if "__pycache__" in path.parts:
             continue
-        seen.update(f"{path.relative_to(folder)}\0{path.lstat().st_mode:o}\0".encode(errors="surrogateescape"))
+        seen.update(
+            f"{path.relative_to(folder)}\0{path.lstat().st_mode:o}\0".encode(errors="surrogateescape")
+        )
         if path.is_symlink():
             seen.update(os.fsencode(path.readlink()))
         elif path.is_file():

@@ -59,7 +59,7 @@ def temporary_folders() -> set[str]:
 
 
 def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
 
 
 def test_the_bounded_end_is_exact_and_leaves_nothing(tmp_path: Path, mechanism: Mechanism, mark: str) -> None:
@@ -110,9 +110,7 @@ def test_user_code_after_the_last_step_never_runs(tmp_path: Path) -> None:
             leave("finally")
         """,
     )
-    result = run(
-        plan(path, hook="scratch_hooks:give_child", limits=Limits(steps=3), writable=(kept,))
-    )
+    result = run(plan(path, hook="scratch_hooks:give_child", limits=Limits(steps=3), writable=(kept,)))
     assert (result.outcome, result.steps) == ("done", 3), result
     time.sleep(0.05)
     assert {entry.name for entry in kept.iterdir()} - {"thread"} == {"before"}
@@ -170,9 +168,7 @@ def test_daemons_that_left_the_session_are_ended(
 ) -> None:
     """Forked twice and in a session of their own, whether the script is ended or ends."""
     path = script(tmp_path, DAEMON + end)
-    result = run(
-        plan(path, hook="scratch_hooks:give_child", env={"MARK": mark}, mechanisms=(mechanism,))
-    )
+    result = run(plan(path, hook="scratch_hooks:give_child", env={"MARK": mark}, mechanisms=(mechanism,)))
     assert result.outcome == ("failed" if "Exit" in end else "done"), result
     assert (result.left, marked(mark)) == ((), [])
 
@@ -195,9 +191,7 @@ def test_processes_that_fork_all_the_time_are_ended(tmp_path: Path, mechanism: M
         steps.child.end(1)
         """,
     )
-    result = run(
-        plan(path, hook="scratch_hooks:give_child", env={"MARK": mark}, mechanisms=(mechanism,))
-    )
+    result = run(plan(path, hook="scratch_hooks:give_child", env={"MARK": mark}, mechanisms=(mechanism,)))
     assert (result.outcome, result.left) == ("done", ()), result
     assert marked(mark) == []
 

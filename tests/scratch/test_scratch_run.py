@@ -64,7 +64,7 @@ def test_a_path_with_unicode_and_blanks(tmp_path: Path) -> None:
 
 def test_no_such_script_is_wrong_use() -> None:
     """Said at once, before any process."""
-    with pytest.raises(ScriptNotFound, match="no such script: nowhere.py"):
+    with pytest.raises(ScriptNotFound, match=r"no such script: nowhere\.py"):
         run(Plan(command=("nowhere.py",)))
 
 
@@ -163,7 +163,8 @@ def test_messages_survive_closed_descriptors_and_replaced_streams(tmp_path: Path
     """Also when another file has taken the descriptor's number; nothing is written into that file."""
     path = script(
         tmp_path,
-        STEPPING + """
+        STEPPING
+        + """
 import os, sys
 steps.child.progress(1)
 sys.stdout = sys.stderr = open(os.devnull, "w")

@@ -27,5 +27,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     # Lazily: the supervisor imports this package and needs none of them.
     if name not in _HOMES:
-        raise AttributeError(f"module 'stoker.scratch' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'stoker.scratch' has no attribute {name!r}; it offers {', '.join(__all__)}"
+        )
     return getattr(import_module(f"stoker.scratch.{_HOMES[name]}"), name)

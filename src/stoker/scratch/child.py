@@ -16,6 +16,7 @@ class Child:
 
     def __init__(self, sender: Sender, *, steps: int | None) -> None:
         self._sender = sender
+        self._pid = os.getpid()
         self.steps = steps
         """The bound that the caller set, if any."""
 
@@ -25,6 +26,8 @@ class Child:
 
     def progress(self, step: int) -> None:
         """Say that a step is made. At the bound this does not return: the run ends here."""
+        if os.getpid() != self._pid:
+            return  # a forked worker makes no steps
         if self.steps is not None and step >= self.steps:
             self.end(step)
         self._sender.send("progress", {"step": step})

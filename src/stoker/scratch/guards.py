@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -31,12 +32,21 @@ def judge(reading: Reading, guards: Guards) -> tuple[GuardName, str] | None:
         return "ram", f"its processes hold {size(ram)} of memory, over the {size(guards.ram_bytes)} allowed"
     if free is not None and free < guards.ram_headroom_bytes:
         held = f"; its processes hold {size(ram)}" if ram is not None else ""
-        return "ram", f"{size(free)} of memory is left, under the {size(guards.ram_headroom_bytes)} kept free{held}"
+        return (
+            "ram",
+            f"{size(free)} of memory is left, under the {size(guards.ram_headroom_bytes)} kept free{held}",
+        )
     shm = reading.shm_free_bytes
     if shm is not None and shm < guards.shm_headroom_bytes:
-        return "shm", f"{size(shm)} is left in /dev/shm, under the {size(guards.shm_headroom_bytes)} kept free"
+        return (
+            "shm",
+            f"{size(shm)} is left in /dev/shm, under the {size(guards.shm_headroom_bytes)} kept free",
+        )
     if reading.room_free_bytes is not None and reading.room_free_bytes < _ROOM_LEFT:
-        return "room", f"the files it wrote fill the {size(guards.room_bytes)} held for them; raise room_bytes"
+        return (
+            "room",
+            f"the files it wrote fill the {size(guards.room_bytes)} held for them; raise room_bytes",
+        )
     if reading.output_bytes > guards.output_bytes:
         return "output", f"it printed {size(reading.output_bytes)}, over the {size(guards.output_bytes)} kept"
     return None
@@ -53,6 +63,29 @@ def read(
         room_free_bytes=_free(root) if root is not None else None,
         output_bytes=sum(os.fstat(number).st_size for number in outputs),
     )
+
+
+def root_of(processes: Sequence[psutil.Process]) -> str | None:
+    """The private root, seen through the youngest process that has it."""
+    own = Path("/").stat()
+    for process in reversed(processes):
+        root = f"/proc/{process.pid}/root"
+        try:
+            found = Path(root).stat()
+        except OSError:
+            continue  # it ended meanwhile
+        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+            return root
+    return None
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started."""
+    try:
+        text = Path("/proc/vmstat").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
 
 
 def _held(processes: Sequence[psutil.Process], limit: int | None) -> int:

@@ -3,18 +3,20 @@
 With a process namespace it is two: the keeper outside, and inside it the first process of the namespace. When
 that one ends, however it ends, the kernel kills all others in it, also those that left the session or
 fork as fast as they are killed. Each dies with its parent, so a killed supervisor leaves nothing.
+Without one, the keeper adopts what the script leaves behind and ends it when the supervisor dies.
 """
 
 import json
 import os
 import resource
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stoker.scratch import kernel, landlock, namespaces, private_root
+from stoker.scratch import kernel, landlock, namespaces, private_root, tree
 from stoker.scratch.values import Mechanism
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
@@ -60,9 +62,9 @@ def start(attempt: Attempt, held: Held, status: int) -> int:
     """Start a keeper; it writes lines to `status`: refused or ready, then how the script ended."""
     supervisor = os.getpid()
     pid = os.fork()
-    if pid:
-        return pid
-    _keep(attempt, held, _Status(status), supervisor)
+    if not pid:
+        _keep(attempt, held, _Status(status), supervisor)
+    return pid
 
 
 class _Status:
@@ -77,7 +79,10 @@ def _keep(attempt: Attempt, held: Held, status: _Status, supervisor: int) -> NoR
     """The keeper's life. It never returns into the supervisor's code."""
     try:
         if sys.platform == "linux":
-            kernel.die_with_parent()
+            if attempt.processes:
+                kernel.die_with_parent()
+            else:
+                _end_all_with_parent()
             if os.getppid() != supervisor:
                 os._exit(1)
             namespaces.enter(
@@ -90,9 +95,33 @@ def _keep(attempt: Attempt, held: Held, status: _Status, supervisor: int) -> NoR
         notes = _enter_root(attempt, held)
         status.tell(ready=notes)
         _run_script(held, status)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         status.tell(refused=str(error))
-    os._exit(0)
+    finally:
+        # Whatever happened: this is a copy of the supervisor, and must not go on as one.
+        os._exit(0)
+
+
+def _end_all_with_parent() -> None:
+    """Without a process namespace nothing ends with us by itself: when the supervisor dies, we end it."""
+
+    def end_all(*_: object) -> None:
+        tree.end_all(os.getpid(), reap)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, end_all)
+    kernel.adopt_orphans()
+    kernel.die_with_parent(signal.SIGTERM)
+
+
+def reap() -> None:
+    """Take away the dead among our children."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
 
 
 def _become_first() -> None:

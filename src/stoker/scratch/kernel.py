@@ -1,8 +1,10 @@
 """The system calls that Python does not offer: namespaces, mounts, prctl, Landlock. Linux only."""
 
 import ctypes
+import errno
 import functools
 import os
+import signal
 import struct
 
 NEWNS, NEWUSER, NEWPID, NEWNET, NEWIPC = 0x0002_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x0800_0000
@@ -56,11 +58,17 @@ def unmount(target: str) -> None:
 def forbid_writes(target: str) -> None:
     """Make a mount, and every mount below it, read-only."""
     attributes = struct.pack("QQQQ", _ATTR_RDONLY, 0, 0, 0)
-    _syscall(
-        f"mount_setattr {target}", _MOUNT_SETATTR,
-        _AT_FDCWD, ctypes.c_char_p(os.fsencode(target)), _AT_RECURSIVE,
-        ctypes.c_char_p(attributes), len(attributes),
-    )  # fmt: skip
+    try:
+        _syscall(
+            f"mount_setattr {target}", _MOUNT_SETATTR,
+            _AT_FDCWD, ctypes.c_char_p(os.fsencode(target)), _AT_RECURSIVE,
+            ctypes.c_char_p(attributes), len(attributes),
+        )  # fmt: skip
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        # Before 5.12 a mount is changed by itself, without those below it.
+        mount("", target, flags=REMOUNT | BIND | RDONLY)
 
 
 def change_root(folder: str) -> None:
@@ -75,9 +83,9 @@ def change_root(folder: str) -> None:
     os.chdir("/")
 
 
-def die_with_parent() -> None:
-    """Be killed by the kernel when the parent is gone."""
-    _check(_libc().prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0), "prctl PDEATHSIG")
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Be sent this signal by the kernel when the parent is gone."""
+    _check(_libc().prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl PDEATHSIG")
 
 
 def adopt_orphans() -> None:

@@ -71,7 +71,7 @@ class Running:
             folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(work / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        self._complaint = tempfile.TemporaryFile()
+        self._complaint = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the run)
         self._process = subprocess.Popen(
             [sys.executable, str(_SUPERVISOR), str(work), str(lock)],
             stdin=subprocess.PIPE,
@@ -156,7 +156,9 @@ class Running:
         self._complaint.seek(0)
         told = self._complaint.read().decode(errors="replace").strip()
         if code >= 0:
-            raise ScratchFailed(f"the supervisor of the scratch run ended with code {code}: {told or 'no word'}")
+            raise ScratchFailed(
+                f"the supervisor of the scratch run ended with code {code}: {told or 'no word'}"
+            )
         steps = [message.body["step"] for message in self._messages if message.kind == "progress"]
         return Result(
             outcome="crashed",

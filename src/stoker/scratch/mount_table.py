@@ -1,5 +1,8 @@
 """Which mounts are visible, and what lies where. Pure: made from the text of /proc/self/mountinfo."""
 
+# Names that are no valid text are kept by surrogateescape, as os does.
+# ruff: noqa: PTH123
+
 import os
 import re
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """The process between the caller and the script: watches both, ends all, cleans up, tells.
 
-Started by its path with the run's folder and the descriptor of its lock as arguments. Its stdin is the caller: end-of-file is the
-caller's death. Its stdout takes the messages, one JSON object a line, the last of them the result.
+Started by its path with the run's folder and the descriptor of its lock as arguments. Its stdin is the
+caller: end-of-file is the caller's death. Its stdout takes the messages, one JSON object a line, the last
+of them the result.
 """
 
 import json
@@ -22,6 +23,7 @@ except ModuleNotFoundError:
 import psutil
 
 from stoker.scratch import guards, keeper, loggers, outcome, shm, tree
+from stoker.scratch.caller import Caller
 from stoker.scratch.channel import Receiver
 from stoker.scratch.plan_file import load
 from stoker.scratch.values import Shield
@@ -41,8 +43,7 @@ class Supervisor:
         self._plan = load(work)
         self._began = time.monotonic()
         self._receiver = Receiver(work)
-        self._out = bytearray()
-        self._caller_gone = False
+        self._caller = Caller()
         self._asked: str | None = None
         self._ended = False
         self._error: str | None = None
@@ -59,14 +60,14 @@ class Supervisor:
             from stoker.scratch import kernel
 
             kernel.adopt_orphans()
-        oom_before = _oom_kills()
+        oom_before = guards.oom_kills()
         self._shm_before = shm.names()
         self._open_files()
         guard, timeout, refused = None, None, self._start()
         if refused is None:
             guard, timeout = self._watch()
         self._note_shm(tree.descendants(os.getpid()))
-        left = tree.end_all(os.getpid(), _reap)
+        left = tree.end_all(os.getpid(), keeper.reap)
         for message in self._receiver.receive():
             self._take(message)
         shm.remove(self._shm_own - self._shm_before)
@@ -79,7 +80,7 @@ class Supervisor:
                 asked=self._asked,
                 exit_status=self._exit,
                 error=self._error or _last_line(self._tail(self._stderr)),
-                oom_killed=_oom_kills() > oom_before,
+                oom_killed=guards.oom_kills() > oom_before,
                 steps=self._steps,
                 steps_limit=self._plan.limits.steps,
             )
@@ -113,6 +114,7 @@ class Supervisor:
         reasons: list[str] = []
         for attempt in keeper.attempts(self._plan.mechanisms):
             self._status, status = os.pipe()
+            self._status_rest = b""
             keeper.start(attempt, self._held(attempt), status)
             os.close(status)
             word = self._await_ready()
@@ -121,7 +123,7 @@ class Supervisor:
                 return None
             reasons.append(f"{attempt.by}{' with processes' if attempt.processes else ''}: {word['refused']}")
             os.close(self._status)
-            tree.end_all(os.getpid(), _reap)
+            tree.end_all(os.getpid(), keeper.reap)
         return f"no way to hold the run works here: {'; '.join(reasons) or 'this platform has none'}"
 
     def _held(self, attempt: keeper.Attempt) -> keeper.Held:
@@ -172,13 +174,14 @@ class Supervisor:
         poll.register(self._receiver.number, select.POLLIN)
         read_at = 0.0
         while True:
-            if self._out:
+            if self._caller.is_behind:
                 poll.register(1, select.POLLOUT)
             ready = {number for number, _ in poll.poll(_READ_EVERY_S * 1000)}
-            if 1 in ready and not self._flush():
+            if 1 in ready:
+                self._caller.flush()
                 poll.unregister(1)
             if 0 in ready:
-                self._hear_caller()
+                self._asked = self._caller.listen()
             for message in self._receiver.receive():
                 self._take(message)
             if self._ended or self._asked is not None:
@@ -202,7 +205,8 @@ class Supervisor:
         if limits.idle_seconds is not None and self._heard is not None:
             idle = now - self._heard
             if idle > limits.idle_seconds:
-                return ("idle", f"no progress for {limits.idle_seconds:g} s, at step {self._steps or 'n/a'}"), None
+                step = "n/a" if self._steps is None else self._steps
+                return ("idle", f"no progress for {limits.idle_seconds:g} s, at step {step}"), None
         return None
 
     def _read(self) -> guards.Reading:
@@ -210,7 +214,7 @@ class Supervisor:
         self._note_shm(processes)
         root = None
         if self._shield is not None and self._shield.by == "overlay":
-            root = _root_of(processes)
+            root = guards.root_of(processes)
         return guards.read(
             processes,
             ram_limit=self._plan.guards.ram_bytes,
@@ -222,11 +226,6 @@ class Supervisor:
         """Remember the shared memory of these processes, where it is the machine's and not their own."""
         if self._shield is not None and self._shield.by != "overlay":
             self._shm_own |= shm.held_by(processes)
-
-    def _hear_caller(self) -> None:
-        if not os.read(0, 1 << 12):
-            self._caller_gone = True
-        self._asked = "the caller is gone" if self._caller_gone else "the caller ended it"
 
     def _take(self, message: dict[str, Any]) -> None:
         self._heard = time.monotonic()
@@ -240,21 +239,7 @@ class Supervisor:
             why = "; ".join(filter(None, (body["reason"], self._shield.reason)))
             self._shield = Shield(**{**vars(self._shield), **body, "reason": why})
             return
-        self._send({**message, "at": self._heard - self._began})
-
-    def _send(self, line: dict[str, Any]) -> None:
-        self._out += json.dumps(line).encode() + b"\n"
-
-    def _flush(self) -> bool:
-        """Give the caller what it will take now; say whether more is waiting. A slow caller stops nobody."""
-        try:
-            del self._out[: os.write(1, self._out)]
-        except BlockingIOError:
-            pass  # it reads later
-        except BrokenPipeError:
-            self._caller_gone = True
-            self._out.clear()
-        return bool(self._out)
+        self._caller.tell(kind=kind, body=body, at=self._heard - self._began)
 
     def _tail(self, number: int) -> str:
         size = os.fstat(number).st_size
@@ -262,10 +247,8 @@ class Supervisor:
 
     def _finish(self, result: dict[str, Any]) -> None:
         shutil.rmtree(self._work, ignore_errors=True)
-        self._send({"kind": "result", "body": result})
-        os.set_blocking(1, True)
-        while self._flush():
-            pass
+        self._caller.tell(kind="result", body=result)
+        self._caller.finish()
 
 
 def _shield(attempt: keeper.Attempt, reasons: list[str], notes: list[str]) -> Shield:
@@ -278,45 +261,13 @@ def _shield(attempt: keeper.Attempt, reasons: list[str], notes: list[str]) -> Sh
     )
 
 
-def _root_of(processes: list[psutil.Process]) -> str | None:
-    """The private root, seen through the youngest process that has it."""
-    own = os.stat("/")
-    for process in reversed(processes):
-        root = f"/proc/{process.pid}/root"
-        try:
-            found = os.stat(root + "/")
-        except OSError:
-            continue  # it ended meanwhile
-        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
-            return root
-    return None
-
-
-def _oom_kills() -> int:
-    try:
-        text = Path("/proc/vmstat").read_text()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
-
-
 def _last_line(text: str) -> str | None:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else None
 
 
-def _reap() -> None:
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
-        except ChildProcessError:
-            return
-
-
 def main() -> None:
     """Run the supervisor."""
-    os.set_blocking(1, False)
     # The lock on the folder is ours; a script that outlived us must not hold it.
     os.set_inheritable(int(sys.argv[2]), False)
     Supervisor(Path(sys.argv[1])).run()

@@ -32,7 +32,9 @@ class Limits:
         for name in ("seconds", "idle_seconds", "steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise UsageError(f"a scratch run's {name} is {value}; it must be more than 0, or None for no limit")
+                raise UsageError(
+                    f"a scratch run's {name} is {value}; it must be more than 0, or None for no limit"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,9 @@ class Guards:
 
     def __post_init__(self) -> None:
         if self.vram_fraction is not None and not 0 < self.vram_fraction <= 1:
-            raise UsageError(f"vram_fraction is {self.vram_fraction}; it is a share of the GPU, above 0 and up to 1")
+            raise UsageError(
+                f"vram_fraction is {self.vram_fraction}; it is a share of the GPU, above 0 and up to 1"
+            )
         if self.room_bytes < 1 << 20:
             raise UsageError(f"room_bytes is {self.room_bytes}; a script needs at least 1 MiB to write into")
 
