@@ -89,9 +89,10 @@ class Connection(ABC):
         """The rows with these keys that are there, in any order; SourceChanged if the data is known to be."""
 
     @abstractmethod
-    def stream(self, plan: Plan, *, in_order: bool) -> Generator[Block, None, None]:
+    def stream(self, plan: Plan, *, in_order: bool, handed_on: bool) -> Generator[Block, None, None]:
         """All rows, from one snapshot, in the order of their keys or in the database's own.
 
+        `handed_on`: another thread works with the blocks, so that fewer and larger ones are better.
         It takes no lock: the connection must be the stream's alone, and is of no use when it is left early.
         """
 

@@ -51,8 +51,8 @@ __all__ = ["Column", "SqlSource", "hide_password"]
 T = TypeVar("T")
 _POSTGRES = ("postgresql://", "postgres://")
 _FIRST_PAUSE_S = 0.1
-# Blocks of about 256 KB that wait for who works with a scan's batches, so that the server is kept busy.
-_AHEAD = 16
+# Blocks of about 512 KB that wait for who works with a scan's batches, so that the server is kept busy.
+_AHEAD = 8
 
 
 class SqlSource(Source):
@@ -192,7 +192,7 @@ class SqlSource(Source):
         seen = np.zeros(len(self), np.bool_)
         handed = failures = 0
         while True:
-            stream = self._stream(in_order)
+            stream = self._stream(in_order, ahead)
             blocks = read_ahead(stream, _AHEAD) if ahead else stream
             try:
                 for places, rows in blocks:
@@ -217,11 +217,11 @@ class SqlSource(Source):
             told = key_values(self._keys[~seen][:3])
             raise changed(f"{(~seen).sum()} of {len(seen)} are gone, first with the keys {told}")
 
-    def _stream(self, in_order: bool) -> Generator[tuple[Places, Rows], None, None]:
+    def _stream(self, in_order: bool, ahead: bool) -> Generator[tuple[Places, Rows], None, None]:
         """One statement over a connection of its own, so that others may read meanwhile."""
         connection = self._attempt(lambda connection: connection.another())
         try:
-            for keys, cells in connection.stream(self._plan, in_order=in_order):
+            for keys, cells in connection.stream(self._plan, in_order=in_order, handed_on=ahead):
                 yield self._places(keys), self._layout.rows(cells, keys)
         finally:
             connection.close()

@@ -108,7 +108,7 @@ class SqliteConnection(Connection):
             rows = self._ask(statement, wanted).fetchall()
         return [_block(plan, rows)] if rows else []
 
-    def stream(self, plan: Plan, *, in_order: bool) -> Generator[Block, None, None]:
+    def stream(self, plan: Plan, *, in_order: bool, handed_on: bool) -> Generator[Block, None, None]:
         """All rows from one snapshot, after its mark was found to be the plan's."""
         statement = f"SELECT {_selected(plan)} FROM {plan.question.rows}"
         if in_order:
