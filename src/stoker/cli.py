@@ -93,6 +93,30 @@ def run(
     )
 
 
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    no_args_is_help=True,
+)
+def doctor(
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGS]... | RUN", help="The script and its arguments; or a record."),
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", help="The first word is a module: doctor -m pkg.train ARGS, as python does.")
+    ] = False,
+    budget: Annotated[float, typer.Option(min=15, help="Seconds that a diagnosis may take.")] = 90.0,
+    runs: Annotated[
+        Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Name what makes a training script slow, by experiments in a scratch run of it."""
+    from stoker.doctor import command
+
+    command.diagnose(script or [], module=module, runs=runs, budget=budget, as_json=as_json)
+
+
 @app.command(no_args_is_help=True)
 def export(
     run: Annotated[str, typer.Argument(help="A record's folder, a run's id, or `latest`.")],

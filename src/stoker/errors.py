@@ -24,6 +24,7 @@ StokerError
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── ScratchFailed                    a scratch run could not be held: no platform for it, or its supervisor broke
+├── DiagnosisFailed                  a script or record in which no step could be observed
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -127,6 +128,10 @@ class NoRoom(StokerError, MemoryError):
 
 class ScratchFailed(StokerError):
     """A scratch run could not be held; what its script does is never this, but a result."""
+
+
+class DiagnosisFailed(StokerError):
+    """A script or record in which no step could be observed."""
 
 
 class BenchFailed(StokerError):

@@ -25,6 +25,10 @@ _metering = threading.local()
 # shorter ones every sixteenth.
 _WORTH_COUNTING_NS = 3_000_000
 _COUNT_EVERY = 16
+# A file that was among the last so many that this process opened is opened again: shards opened for every
+# sample are, a folder of images read once an epoch is not.
+_OPENED_LATELY = 128
+_opened: dict[int, None] = {}
 
 
 @dataclass(slots=True)
@@ -245,6 +249,20 @@ def _timed_open(
             raise
     finally:
         _add_read(cost, "open", wall, cpu)
+        _count_reopened(cost, file)
+
+
+def _count_reopened(cost: Cost, file: Any) -> None:
+    """Note a file that was opened a moment ago already."""
+    if isinstance(file, int):
+        return
+    key = hash(os.fspath(file))
+    if key in _opened:
+        cost.count("reopen")
+        del _opened[key]
+    elif len(_opened) >= _OPENED_LATELY:
+        del _opened[next(iter(_opened))]
+    _opened[key] = None
 
 
 def _timed_recv(original: Callable[..., Any], call: str) -> Callable[..., Any]:

@@ -1,0 +1,32 @@
+"""The process and its workers are kept to a few of the cores."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import Cure, Found, Judgement, RuledOut
+from stoker.watch.words import percent
+
+ID = "cpu-affinity"
+CURES = (
+    Cure(
+        change="affinity", text="os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn, or before"
+    ),
+)
+
+
+def judge(run: Evidence) -> Judgement:
+    """By the mask in the training process beside what the machine has."""
+    allowed, cores = run.process.get("affinity"), run.host.get("cpus")
+    if allowed is None or cores is None:
+        return None
+    if allowed >= cores:
+        return RuledOut(by=f"all {cores} cores may be used")
+    if run.host.get("cpuset_cores") is not None and allowed >= run.host["cpuset_cores"]:
+        return RuledOut(by=f"all {allowed} cores that this container has may be used")
+    queued = run.part_of_making("queued")
+    return Found(
+        share=None,
+        certainty=0.95,
+        evidence=(
+            f"{allowed} of {cores} cores may be used",
+            f"{percent(queued)} of making a batch is waiting for a core",
+        ),
+    )

@@ -1,0 +1,31 @@
+"""The process may use fewer cores than it sees, and is stopped whenever it has used them up."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.watch.words import percent
+
+ID = "cpu-quota"
+CURES = (
+    Cure(change="num_workers", text="workers and threads by the quota, not by the cores; or a larger quota"),
+)
+
+
+def judge(run: Evidence) -> Judgement:
+    """By the periods in which the quota was used up."""
+    quota = run.host.get("quota_cores")
+    if quota is None:
+        return RuledOut(by="there is no CPU quota")
+    if run.throttled is None:
+        return None
+    if run.throttled < ALARM:
+        return RuledOut(
+            by=f"the quota of {quota:g} cores was used up in {percent(run.throttled)} of its periods"
+        )
+    return Found(
+        share=None,
+        certainty=0.97,
+        evidence=(
+            f"a quota of {quota:g} cores on a machine with {run.host.get('cpus')}, "
+            f"used up in {percent(run.throttled)} of its periods",
+        ),
+    )

@@ -1,0 +1,39 @@
+"""Decoding or augmenting takes the CPU longer than the step."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.watch.words import duration, percent
+
+ID = "cpu-transform"
+CURES = (
+    Cure(change="feed", text="keep what was decoded: stoker.Feed, with what is random in transform="),
+    Cure(
+        change="gpu_transform",
+        text="augment by the batch on the device, after the cache",
+        kind="redraw",
+        risk="draws differ from those of the script",
+    ),
+)
+
+
+def judge(run: Evidence) -> Judgement:
+    """By CPU time over wall time in the workers, and by what of it is the dataset's own."""
+    if run.make is None:
+        return None
+    at_work = run.make - (run.making.get("queued") or 0.0)
+    busy = float(run.making.get("cpu") or 0.0) / at_work if at_work else 0.0
+    transform = (run.making.get("transform") or 0.0) / at_work if at_work else 0.0
+    if busy < 0.6 or transform < 0.4:
+        return RuledOut(
+            by=f"of making a batch {percent(transform)} is transforms, and the CPU is busy {percent(busy)}"
+        )
+    if run.lost < ALARM:
+        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+    return Found(
+        share=run.lost,
+        certainty=0.8,
+        evidence=(
+            f"a batch takes {duration(run.make)} to make, {percent(transform)} of it in the dataset's code",
+            f"the CPU is busy {percent(busy)} of that",
+        ),
+    )

@@ -1,0 +1,23 @@
+"""Steps take longer and longer: something is kept from step to step."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import Cure, Found, Judgement, RuledOut
+
+ID = "growing-state"
+CURES = (
+    Cure(change="detach", text="keep numbers, not tensors: loss.item() or detach() in what is summed up"),
+)
+_WORTH = 1.25
+
+
+def judge(run: Evidence) -> Judgement:
+    """By the last steps beside the first, without their waits."""
+    if run.growth is None:
+        return None
+    if run.growth < _WORTH:
+        return RuledOut(by=f"the last steps take {run.growth:.2f} of the first, waits apart")
+    return Found(
+        share=1 - 1 / run.growth,
+        certainty=0.8,
+        evidence=(f"the last of {run.steps} steps take {run.growth:.2f} times the first, waits apart",),
+    )

@@ -1,0 +1,31 @@
+"""Batches are ready in the workers; getting them into the process that trains is what takes long."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.watch.words import duration, percent
+
+ID = "handoff"
+CURES = (
+    Cure(change="collate", text="fewer and larger tensors in a batch: stack in the worker, not one by one"),
+    Cure(change="feed", text="stoker.Feed with threads in place of worker processes"),
+)
+
+
+def judge(run: Evidence) -> Judgement:
+    """By pickling, unpickling and pinning, and by how busy the workers are while the loop waits."""
+    if not run.workers:
+        return RuledOut(by="no workers hand batches over")
+    if run.make is None or run.making.get("handoff") is None:
+        return None
+    if run.lost < ALARM:
+        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+    batch = (run.loader or run.step) / run.batches
+    handed = float(run.making["handoff"]) + float(run.making.get("pin") or 0.0)
+    idle = 1 - min(1.0, run.make / (run.workers * batch))
+    told = (
+        f"handing a batch over takes {duration(handed)} of the {duration(batch)} between batches; "
+        f"workers are idle {percent(idle)} of the time"
+    )
+    if handed < 0.3 * batch or idle < 0.3:
+        return RuledOut(by=told)
+    return Found(share=run.lost, certainty=0.93, evidence=(told,))

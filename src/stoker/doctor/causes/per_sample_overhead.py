@@ -1,0 +1,32 @@
+"""Tiny samples fetched one by one: what each costs is the calls around it."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.watch.words import percent
+
+ID = "per-sample-overhead"
+CURES = (
+    Cure(
+        change="feed",
+        text="take a batch by one index: `__getitems__`, or stoker.Feed over the dataset",
+    ),
+)
+# Seconds a sample, below which there is little in it but calls.
+_TINY = 120e-6
+
+
+def judge(run: Evidence) -> Judgement:
+    """By the time for each sample, one call each."""
+    if run.make is None or not run.samples:
+        return None
+    each = run.make / (run.samples / run.batches)
+    items = run.calls("item")
+    if items < 0.8 or each > _TINY:
+        return RuledOut(by=f"{items:.2g} calls a sample, {each * 1e6:,.0f} us for each")
+    if run.lost < ALARM:
+        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+    return Found(
+        share=run.lost,
+        certainty=0.92,
+        evidence=(f"samples are fetched one by one, {each * 1e6:,.0f} us for each, collating included",),
+    )

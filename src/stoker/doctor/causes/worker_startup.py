@@ -1,0 +1,34 @@
+"""Workers are started, and the dataset is sent to them, at the beginning of every epoch."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import Cure, Found, Judgement, RuledOut
+from stoker.watch.words import duration, percent
+
+ID = "worker-startup"
+CURES = (
+    Cure(
+        change="persistent_workers",
+        text="DataLoader(..., persistent_workers=True): workers live on from epoch to epoch",
+        risk="a dataset that counts epochs in its workers goes on counting",
+    ),
+)
+_LEAST = 0.08
+
+
+def judge(run: Evidence) -> Judgement:
+    """By the time between `iter()` and the first batch."""
+    if run.drawn is None or not run.workers:
+        return RuledOut(by="no worker processes are started")
+    if run.startup < _LEAST:
+        return RuledOut(by=f"loaders starting up are {percent(run.startup)} of the time")
+    if run.drawn.epochs < 2:
+        return None
+    return Found(
+        share=run.startup,
+        certainty=0.95,
+        evidence=(
+            f"{percent(run.startup)} of the time goes from `iter()` to an epoch's first batch, "
+            f"{duration(run.startup * run.step * run.steps / max(1, run.drawn.epochs))} an epoch",
+            f"{run.workers} workers, persistent_workers={run.drawn.persistent}",
+        ),
+    )

@@ -1,0 +1,248 @@
+"""All that a diagnosis has found out, as numbers: what the causes are judged by. Pure once it is made.
+
+What was not measured is None, and `missing` says why; no cause may rest on it, for or against.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from stoker.scratch import Message
+from stoker.watch import Record, Step
+from stoker.watch.tally import Making
+
+# Steps of which a slope or a stall can be told.
+_FEWEST = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderFacts:
+    """The loader whose batches reach the steps."""
+
+    name: str
+    workers: int | None = None
+    batch_size: int | None = None
+    persistent: bool | None = None
+    pinned: bool | None = None
+    epochs: int = 0
+    length: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One run. Times are seconds a step, unless they say otherwise.
+
+    `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
+    nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch.
+    """
+
+    step: float
+    shares: Mapping[str, float | None]
+    startup: float = 0.0
+    steps: int = 0
+    samples: float | None = None
+    batches: float = 1.0
+    compute: float | None = None
+    loader: float | None = None
+    loader_with: tuple[int, float] | None = None
+    drawn: LoaderFacts | None = None
+    making: Mapping[str, Any] = field(default_factory=dict)
+    batch_bytes: int | None = None
+    growth: float | None = None
+    stalls: float | None = None
+    stall_every: int | None = None
+    process: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, Any] = field(default_factory=dict)
+    throttled: float | None = None
+    cores: float | None = None
+    overhead: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wait(self) -> float:
+        """Seconds of a step that the loop waits for data; 0 where no loader was seen."""
+        return (self.shares.get("wait") or 0.0) * self.step
+
+    @property
+    def lost(self) -> float:
+        """The share of a step that is lost to waiting for data: no more than what held batches would save."""
+        waiting = self.shares.get("wait") or 0.0
+        return waiting if self.compute is None else max(0.0, min(waiting, 1 - self.compute / self.step))
+
+    @property
+    def workers(self) -> int:
+        """Worker processes that make batches; 0 where the loop does it itself."""
+        return (self.drawn.workers or 0) if self.drawn is not None else 0
+
+    @property
+    def make(self) -> float | None:
+        """Seconds that making a batch takes whoever makes it; None where no batch was told of."""
+        if not self.making.get("batches"):
+            return None
+        return sum(self.making.get(name) or 0.0 for name in ("read", "transform", "collate", "queued"))
+
+    def part_of_making(self, name: str) -> float:
+        """A part's share of making a batch."""
+        return (self.making.get(name) or 0.0) / self.make if self.make else 0.0
+
+    def calls(self, name: str) -> float:
+        """Calls of a kind for each sample; 0 where none was seen."""
+        made = self.making.get("calls", {}).get(name, 0.0)
+        each = self.samples / self.batches if self.samples and self.batches else None
+        return made / each if each else 0.0
+
+    @property
+    def busy(self) -> float | None:
+        """CPU time over wall time where batches are made: 1 is computing, 0 is waiting for something."""
+        if not self.make:
+            return None
+        return float(self.making.get("cpu") or 0.0) / self.make
+
+
+def read(
+    record: Record, messages: Sequence[Message], host: Mapping[str, Any], more: Mapping[str, Any]
+) -> Evidence | None:
+    """What a record and the messages of its diagnosis tell; None where not one step was made."""
+    rank = record.ranks[min(record.ranks)]
+    told = {message.kind: message.body for message in messages}
+    began = told.get("began", {}).get("t")
+    ended = told.get("observed", {}).get("t")
+    steps = _between(list(rank.steps()), began, ended)
+    if not steps:
+        return None
+    seconds = [step.seconds for step in steps]
+    drawn = _drawn(rank.about.get("loaders") or [])
+    making = Making()
+    for batch in rank.batches():
+        if (drawn is None or batch.loader == drawn[0]) and (ended is None or batch.t <= ended):
+            making.add(batch)
+    per_step = 1.0
+    fed = [step for step in steps if step.samples is not None]
+    samples = fmean(step.samples for step in fed if step.samples is not None) if fed else None
+    if drawn is not None and drawn[1].batch_size and samples:
+        per_step = max(1.0, round(samples / drawn[1].batch_size))
+    resources = [line for line in rank.resources() if ended is None or line["t"] <= ended + 1]
+    missing = dict(more.get("missing") or {})
+    stalls, every = _stalls(steps)
+    return Evidence(
+        step=fmean(seconds),
+        shares=_shares(steps),
+        startup=sum(step.startup for step in steps) / sum(seconds),
+        steps=len(steps),
+        samples=samples,
+        batches=per_step,
+        compute=_each(told.get("replay"), "steps", missing, "replay"),
+        loader=_scaled(_each(told.get("drain"), "batches", missing, "drain"), per_step),
+        loader_with=more.get("loader_with"),
+        drawn=None if drawn is None else drawn[1],
+        making=making.to_json() if making.batches else {},
+        batch_bytes=told.get("batch", {}).get("bytes"),
+        growth=_growth([step.seconds - (step.wait or 0.0) for step in steps]),
+        stalls=stalls,
+        stall_every=every,
+        process={k: v for k, v in told.get("observed", {}).items() if k not in ("t", "steps")},
+        host=host,
+        throttled=_throttled(resources),
+        cores=_cores(resources),
+        overhead=rank.about.get("overhead") or {},
+        missing=missing,
+    )
+
+
+def _between(steps: list[Step], began: float | None, ended: float | None) -> list[Step]:
+    """Those of the observed part; of a record alone, all but the first, which is no step like the others."""
+    if began is None:
+        return steps[1:]
+    return [step for step in steps if step.t > began and (ended is None or step.t <= ended + 1e-3)]
+
+
+def _shares(steps: Iterable[Step]) -> dict[str, float | None]:
+    steps = list(steps)
+    total = sum(step.seconds for step in steps)
+    shares: dict[str, float | None] = {
+        name: sum(getattr(step, name) or 0.0 for step in steps) / total
+        for name in ("wait", "copy", "forward", "backward", "update", "other")
+    }
+    if all(step.wait is None for step in steps):
+        shares["wait"] = None
+    return shares
+
+
+def _drawn(loaders: Sequence[Mapping[str, Any]]) -> tuple[int, LoaderFacts] | None:
+    trained = [loader for loader in loaders if loader.get("fed")]
+    if not trained:
+        return None
+    loader = max(trained, key=lambda one: one["fed"])
+    return int(loader["id"]), LoaderFacts(
+        name=loader["name"],
+        workers=loader.get("num_workers"),
+        batch_size=loader.get("batch_size"),
+        persistent=loader.get("persistent_workers"),
+        pinned=loader.get("pin_memory"),
+        epochs=loader.get("epochs") or 0,
+        length=loader.get("length"),
+    )
+
+
+def _each(told: Mapping[str, Any] | None, what: str, missing: dict[str, str], name: str) -> float | None:
+    if told is None:
+        missing.setdefault(name, "it was not held")
+        return None
+    if told[what] < 4:
+        missing[name] = f"only {told[what]} {what} could be timed"
+        return None
+    return float(told["seconds"] / told[what])
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
+
+
+def _growth(seconds: Sequence[float]) -> float | None:
+    """How much longer the last fifth of the steps took than the first, by their medians; 1 without a trend.
+
+    A machine that was busy for a while makes some steps long; what grows makes nearly every step longer than
+    nearly all before it.
+    """
+    if len(seconds) < 2 * _FEWEST:
+        return None
+    part = len(seconds) // 5
+    parts = [median(seconds[at : at + part]) for at in range(0, part * 5, part)]
+    grows = all(later > before for before, later in pairwise(parts))
+    return parts[-1] / parts[0] if grows else 1.0
+
+
+def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:
+    """The share of time in steps whose `other` stands out, and how many steps lie from one to the next."""
+    if len(steps) < _FEWEST:
+        return None, None
+    others = [step.other for step in steps]
+    typical = median(others)
+    whole = median(step.seconds for step in steps)
+    found = [at for at, other in enumerate(others) if other - typical > 0.5 * whole]
+    lost = sum(others[at] - typical for at in found) / sum(step.seconds for step in steps)
+    gaps = [b - a for a, b in pairwise(found)]
+    return lost, round(median(gaps)) if gaps else None
+
+
+def _throttled(resources: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of the periods of a CPU quota, the share in which it was used up; None without a quota."""
+    lines = [line for line in resources if line.get("throttled_periods") is not None]
+    if len(lines) < 2:
+        return None
+    periods = (lines[-1].get("quota_periods") or 0) - (lines[0].get("quota_periods") or 0)
+    throttled = lines[-1]["throttled_periods"] - lines[0]["throttled_periods"]
+    return throttled / periods if periods else None
+
+
+def _cores(resources: Sequence[Mapping[str, Any]]) -> float | None:
+    """Cores that the process and its workers had, in the mean."""
+    if len(resources) < 2 or resources[-1]["t"] <= resources[0]["t"]:
+        return None
+    spent = [
+        (line.get("cpu_s") or 0.0) + sum(one.get("cpu_s") or 0.0 for one in line.get("processes") or [])
+        for line in (resources[0], resources[-1])
+    ]
+    return max(0.0, spent[1] - spent[0]) / float(resources[-1]["t"] - resources[0]["t"])

@@ -1,0 +1,46 @@
+"""What a cause says of a run: that it is one, with its evidence, or that it is not, and by which measurement."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# The least share of a step that is worth an alarm.
+ALARM = 0.10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cure:
+    """What to do about a cause. `change` is the change's id; its kind says what it does to the maths."""
+
+    change: str
+    text: str
+    kind: Literal["same", "redraw", "numerics", "optimization"] = "same"
+    risk: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """It is a cause: the share of the step that it costs, how sure that is (0 to 1), and why.
+
+    A share of None was not measured: a switch that is on, a limit that is reached. Such a cause comes before
+    those that it may be behind.
+    """
+
+    share: float | None
+    certainty: float
+    evidence: tuple[str, ...]
+
+    @property
+    def weight(self) -> float:
+        """By which causes are put in order."""
+        return self.certainty if self.share is None else self.share * self.certainty
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuledOut:
+    """It is no cause here, by this measurement."""
+
+    by: str
+
+
+# None: it cannot be told by what was measured.
+Judgement = Found | RuledOut | None

@@ -1,0 +1,69 @@
+"""A few batches, held and handed out again and again: the loop computes, and waits for nothing."""
+
+from collections import deque
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+# At the least: with fewer, what a step reads may still be in a cache where a new batch would not be.
+RING = 4
+
+
+class Held:
+    """The last batches that a loader gave.
+
+    Each is handed out in a container of its own, and put back as it was if the loop has changed it.
+    """
+
+    def __init__(self) -> None:
+        self._ring: deque[_Kept] = deque(maxlen=RING)
+
+    def keep(self, batch: Any) -> None:
+        """Remember a batch in place of the oldest."""
+        self._ring.append(_Kept(batch))
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough of them."""
+        return len(self._ring) == RING
+
+    def next(self) -> Any:
+        """The next one in turn."""
+        kept = self._ring[0]
+        self._ring.rotate(-1)
+        return kept.hand_out()
+
+    def nbytes(self) -> int | None:
+        """Bytes of tensors in a batch, in the mean; None where there are none."""
+        sizes = [kept.nbytes() for kept in self._ring]
+        return round(sum(sizes) / len(sizes)) if sizes and sum(sizes) else None
+
+    def leaves(self) -> list[list[Any]]:
+        """What is in each batch, flat."""
+        return [kept.leaves for kept in self._ring]
+
+
+class _Kept:
+    def __init__(self, batch: Any) -> None:
+        self.leaves, self._spec = tree_flatten(tree_map(_copied, batch))
+        self._working = [_copied(leaf) for leaf in self.leaves]
+        self._versions = [_version(leaf) for leaf in self._working]
+
+    def hand_out(self) -> Any:
+        for at, (kept, working) in enumerate(zip(self.leaves, self._working, strict=True)):
+            if _version(working) != self._versions[at]:
+                self._working[at] = _copied(kept)
+                self._versions[at] = _version(self._working[at])
+        return tree_unflatten(self._working, self._spec)
+
+    def nbytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self.leaves if isinstance(leaf, torch.Tensor))
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _version(leaf: Any) -> int:
+    return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else 0

@@ -1,0 +1,264 @@
+"""What happens in the script's process during a diagnosis: it trains as ever, then its loader changes.
+
+observe
+    The loop as it is, under the observer.
+replay
+    `next()` hands out held batches: what a step takes when its data costs nothing.
+drain
+    Within one `next()` batches are drawn and let go of, past what lay ready in the queue: what the loader
+    gives when nobody computes.
+
+No epoch is made longer: what was handed out again, or let go of, counts, and at the loader's length the epoch
+ends. All is told to the caller in messages; then the run ends, before another line of the script runs.
+"""
+
+import atexit
+import os
+import time
+from dataclasses import asdict, dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as torch_dataloader
+
+from stoker.doctor.held import Held
+from stoker.scratch import Child
+from stoker.watch.session import Plan, Session
+
+# Epochs over which a drain is tried: a short one may end before the queue's own batches are through.
+_EPOCHS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """How long each part lasts: so many steps and so many seconds, but no longer than the most of them.
+
+    A part of no steps (a drain of no seconds) is left out.
+    """
+
+    warm_steps: int = 8
+    observe_steps: int = 40
+    observe_seconds: float = 6.0
+    observe_most: float = 14.0
+    replay_steps: int = 24
+    replay_seconds: float = 1.5
+    replay_most: float = 6.0
+    drain_seconds: float = 2.0
+    drain_most: float = 6.0
+    workers: int | None = None
+
+
+def as_argument(runs: Path, run: str, parts: Parts) -> dict[str, Any]:
+    """What `prepare` is given."""
+    return {"runs": str(runs), "run": run, "parts": asdict(parts)}
+
+
+def prepare(child: Child, argument: dict[str, Any]) -> None:
+    """The hook of a scratch run: put the observer and the experiments in place."""
+    parts = Parts(**argument["parts"])
+    if parts.workers is not None:
+        _set_workers(parts.workers)
+    session = Session(Plan(name="doctor", root=Path(argument["runs"]), run_id=argument["run"]))
+    session.start()
+    atexit.register(session.finish, "done")  # of a script that ends before its diagnosis
+    Trial(child, session, parts)
+
+
+class Trial:
+    """Goes from one part to the next at the loop's own `next()` and `step()`."""
+
+    def __init__(self, child: Child, session: Session, parts: Parts) -> None:
+        self._child, self._session, self._parts = child, session, parts
+        self._held = Held()
+        self._part = "warm"
+        self._began = 0.0
+        self._steps = 0
+        self._stepped_at = 0.0
+        # Seconds of the steps of this part that began no epoch; whether the one under way does.
+        self._spent: list[float] = []
+        self._begins_epoch = False
+        self._last: Any = None
+        self._fed: dict[int, int] = {}
+        self._iterator: Any = None
+        self._handed = 0
+        self._drained: list[float] = []
+        self._epochs = 0
+        self._draw = torch_dataloader._BaseDataLoaderIter.__next__
+        self._take_the_loaders_place()
+        register_optimizer_step_post_hook(lambda *_: self._stepped())
+
+    def _take_the_loaders_place(self) -> None:
+        trial = self
+
+        @wraps(self._draw)
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            return trial._next(iterator)
+
+        vars(torch_dataloader)["_BaseDataLoaderIter"].__next__ = __next__
+
+    # --- the loop's own calls ---------------------------------------------------------------------
+
+    def _next(self, iterator: Any) -> Any:
+        known = getattr(iterator, "_stoker_loader", None)
+        if known is None or not self._trains(known.id):
+            batch = self._draw(iterator)
+            self._last = known
+            return batch
+        if iterator is not self._iterator:
+            self._iterator, self._handed, self._begins_epoch = iterator, 0, True
+        if self._part == "replay":
+            self._count_handed(iterator)
+            batch = self._held.next()
+        elif self._part == "drain":
+            batch = self._drain(iterator)
+        else:
+            batch = self._draw(iterator)
+            if self._part == "hold":
+                self._held.keep(batch)
+                if self._held.full:
+                    self._begin("replay" if self._parts.replay_steps else "drain")
+        self._last = known
+        return batch
+
+    def _stepped(self) -> None:
+        now = time.perf_counter()
+        self._steps += 1
+        if self._last is not None:
+            self._fed[self._last.id] = self._fed.get(self._last.id, 0) + 1
+            self._last = None
+        if not self._begins_epoch and self._stepped_at >= self._began:
+            self._spent.append(now - self._stepped_at)
+        self._begins_epoch = False
+        self._stepped_at = now
+        self._child.progress(self._steps)
+        if self._is_over(now):
+            self._end_part(now)
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _begin(self, part: str) -> None:
+        self._part, self._began = part, time.perf_counter()
+        self._spent = []
+
+    def _is_over(self, now: float) -> bool:
+        parts, lasted, made = self._parts, now - self._began, len(self._spent)
+        if self._part == "warm":
+            return self._steps >= parts.warm_steps
+        if self._part == "observe":
+            enough = made >= parts.observe_steps and lasted >= parts.observe_seconds
+            return enough or lasted >= parts.observe_most
+        if self._part == "replay":
+            enough = made >= parts.replay_steps and lasted >= parts.replay_seconds
+            return enough or lasted >= parts.replay_most
+        return self._part == "drained"
+
+    def _end_part(self, now: float) -> None:
+        if self._part == "warm":
+            self._child.report("began", t=time.time())
+            self._begin("observe")
+        elif self._part == "observe":
+            self._child.report("observed", t=time.time(), steps=len(self._spent), **self._about_process())
+            if not self._fed:
+                self._finish("no DataLoader was drawn from")
+            self._begin("hold")
+        elif self._part == "replay":
+            self._child.report("replay", steps=len(self._spent), seconds=sum(self._spent))
+            self._child.report("batch", bytes=self._held.nbytes())
+            if not self._parts.drain_seconds:
+                self._finish()
+            self._begin("drain")
+        else:
+            self._finish()
+
+    def _trains(self, loader: int) -> bool:
+        """Whether it is the loader whose batches reach the steps; before that is known, any may be."""
+        return not self._fed or loader == max(self._fed, key=lambda one: self._fed[one])
+
+    def _count_handed(self, iterator: Any) -> None:
+        """One batch of the epoch goes to a held one in its place; at the loader's length the epoch ends."""
+        try:
+            length = len(iterator)
+        except TypeError:  # an iterable dataset without a length
+            return
+        if iterator._num_yielded + self._handed >= length:
+            raise StopIteration
+        self._handed += 1
+
+    def _drain(self, iterator: Any) -> Any:
+        """Draw without training; the last batch goes to the loop. Ends the epoch where it comes to its end."""
+        ready = _in_queue(iterator)
+        began = time.perf_counter()
+        self._epochs += 1
+        drawn = 0
+        while True:
+            before = time.perf_counter()
+            try:
+                batch = self._draw(iterator)
+            except StopIteration:
+                if self._epochs < _EPOCHS and not self._has_drained(began):
+                    raise
+                self._tell_drain()
+                raise
+            now = time.perf_counter()
+            drawn += 1
+            if drawn > ready:
+                self._drained.append(now - before)
+            if self._has_drained(began):
+                self._tell_drain()
+                return batch
+
+    def _has_drained(self, began: float) -> bool:
+        lasted = time.perf_counter() - began
+        enough = sum(self._drained) >= self._parts.drain_seconds and len(self._drained) >= 8
+        return enough or lasted >= self._parts.drain_most
+
+    def _tell_drain(self) -> None:
+        self._child.report("drain", batches=len(self._drained), seconds=sum(self._drained))
+        self._part = "drained"
+
+    def _about_process(self) -> dict[str, Any]:
+        """What is true of the process now that it trains."""
+        kinds: dict[str, int] = {}
+        for optimizer in self._session.observer._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    name = str(parameter.dtype).removeprefix("torch.")
+                    kinds[name] = kinds.get(name, 0) + parameter.numel()
+        return {
+            "parameters": kinds,
+            "anomaly": torch.is_anomaly_enabled(),
+            "profiler": bool(torch._C._autograd._profiler_enabled()),
+            "threads": torch.get_num_threads(),
+            "affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            "launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+        }
+
+    def _finish(self, why: str | None = None) -> NoReturn:
+        self._session.finish("done")
+        self._child.report("finished", why=why)
+        self._child.end(self._steps)
+
+
+def _in_queue(iterator: Any) -> int:
+    """How many batches may lie ready: those are no measure of what the loader can do."""
+    workers = getattr(iterator, "_num_workers", 0)
+    return workers * (getattr(iterator, "_prefetch_factor", None) or 0) + workers
+
+
+def _set_workers(workers: int) -> None:
+    """Give every DataLoader that has workers so many, whatever the script says."""
+    init = DataLoader.__init__
+
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if kwargs.get("num_workers"):
+            kwargs["num_workers"] = workers
+        elif len(args) > 5 and args[5]:  # by position: dataset, batch_size, shuffle, sampler, batch_sampler
+            args = (*args[:5], workers, *args[6:])
+        init(self, *args, **kwargs)
+
+    DataLoader.__init__ = __init__  # type: ignore[method-assign]

@@ -1,0 +1,147 @@
+"""From evidence to a verdict: the causes in order, what was ruled out and by what, and the ceilings. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.doctor.causes import ALL
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
+
+HEALTHY, COMPUTE_BOUND, UNKNOWN = "healthy", "compute-bound", "unknown"
+# Of the cores that may be used, for a run to be bound by computing.
+_FULL = 0.85
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A cause as the verdict names it. `ceiling_after` is steps a second once it, and those before, are cured."""
+
+    cause: str
+    share: float | None
+    certainty: float
+    evidence: tuple[str, ...]
+    cures: tuple[Cure, ...]
+    ceiling_after: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Why a run is slow, what it is not, and how fast it could be."""
+
+    cause: str
+    share: float | None
+    certainty: float
+    why: tuple[str, ...]
+    named: tuple[Named, ...]
+    eliminated: Mapping[str, str]
+    untold: tuple[str, ...]
+    ceilings: Mapping[str, float | None]
+    rate: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as `stoker doctor --json` prints it."""
+        return {
+            "verdict": {
+                "cause": self.cause,
+                "share": self.share,
+                "confidence": self.certainty,
+                "why": list(self.why),
+                "cures": [
+                    {"change": cure.change, "text": cure.text, "kind": cure.kind, "risk": cure.risk}
+                    for cure in (self.named[0].cures if self.named else ())
+                ],
+                "also": [
+                    {
+                        "cause": one.cause,
+                        "share": one.share,
+                        "confidence": one.certainty,
+                        "ceiling_after": one.ceiling_after,
+                        "why": list(one.evidence),
+                    }
+                    for one in self.named[1:]
+                ],
+            },
+            "eliminated": [{"cause": cause, "by": by} for cause, by in self.eliminated.items()],
+            "untold": list(self.untold),
+            "ceilings": dict(self.ceilings),
+            "rate": self.rate,
+        }
+
+
+def reach(run: Evidence) -> Verdict:
+    """Judge every cause, and put those that are found in order."""
+    found: list[tuple[str, Found, tuple[Cure, ...]]] = []
+    eliminated: dict[str, str] = {}
+    untold: list[str] = []
+    for cause in ALL:
+        judged = cause.judge(run)
+        if isinstance(judged, RuledOut):
+            eliminated[cause.ID] = judged.by
+        elif judged is None:
+            untold.append(cause.ID)
+        elif judged.share is not None and judged.share < ALARM:
+            eliminated[cause.ID] = f"it costs {judged.share:.0%} of the step"
+        else:
+            found.append((cause.ID, judged, cause.CURES))
+    found.sort(key=lambda one: one[1].weight, reverse=True)
+    named = _in_order(run, found)
+    if named:
+        first = named[0]
+        name, share, certainty, why = first.cause, first.share, first.certainty, first.evidence
+    else:
+        name, share, certainty, why = _without_alarm(run)
+    return Verdict(
+        cause=name,
+        share=share,
+        certainty=certainty,
+        why=why,
+        named=named,
+        eliminated=eliminated,
+        untold=tuple(untold),
+        ceilings={
+            "compute": None if run.compute is None else 1 / run.compute,
+            "loader": None if run.loader is None else 1 / run.loader,
+        },
+        rate=1 / run.step,
+    )
+
+
+def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:
+    """With the rate after each cure: causes that cost the same waiting are cured by curing the first."""
+    named, left = [], 1.0
+    for cause, judged, cures in found:
+        ceiling = None
+        if judged.share is not None:
+            left = min(left, 1 - judged.share)
+            ceiling = None if left <= 0 else 1 / (run.step * left)
+        if ceiling is not None and run.compute is not None:
+            ceiling = min(ceiling, 1 / run.compute)
+        named.append(
+            Named(
+                cause=cause,
+                share=judged.share,
+                certainty=judged.certainty,
+                evidence=judged.evidence,
+                cures=cures,
+                ceiling_after=ceiling,
+            )
+        )
+    return tuple(named)
+
+
+def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, ...]]:
+    if run.lost >= ALARM:
+        return (
+            UNKNOWN,
+            run.lost,
+            0.0,
+            (
+                "the loop waits for data, and nothing that was measured says why: run the doctor with the script",
+            ),
+        )
+    waiting = f"waiting for data is {run.lost:.0%} of the step"
+    usable = run.host.get("usable_cores")
+    if run.cores is not None and usable and run.cores >= _FULL * usable:
+        return COMPUTE_BOUND, 0.0, 0.8, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
+    return HEALTHY, 0.0, 0.8 if run.compute is not None else 0.6, (waiting,)

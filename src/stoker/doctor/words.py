@@ -1,0 +1,53 @@
+"""A diagnosis as text for a terminal."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stoker.doctor.examination import Diagnosis
+from stoker.watch.phases import PHASES
+from stoker.watch.words import duration, percent, rate
+
+
+def show(diagnosis: Diagnosis, console: Console) -> None:
+    """Print it."""
+    verdict, run = diagnosis.verdict, diagnosis.evidence
+    console.print()
+    share = f", {percent(verdict.share)} of the step" if verdict.share else ""
+    console.print(f"[bold]{verdict.cause}[/]{share}", highlight=False)
+    for line in verdict.why:
+        console.print(f"  {line}", highlight=False)
+    for cure in verdict.named[0].cures if verdict.named else ():
+        console.print(
+            f"  [green]do[/]: {cure.text}" + (f" ({cure.risk})" if cure.risk else ""), highlight=False
+        )
+    for also in verdict.named[1:]:
+        console.print(
+            f"also [bold]{also.cause}[/], {percent(also.share)}: {also.evidence[0]}", highlight=False
+        )
+    console.print()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_row("step", duration(run.step), rate(verdict.rate, "step"))
+    for name, ceiling in verdict.ceilings.items():
+        text = run.missing.get({"compute": "replay", "loader": "drain"}[name], "") if ceiling is None else ""
+        table.add_row(
+            f"{name} alone", duration(None if ceiling is None else 1 / ceiling), text or rate(ceiling, "step")
+        )
+    console.print(table)
+    shares = Text("where the step goes: ")
+    shares.append(", ".join(f"{name} {percent(run.shares[name])}" for name in PHASES))
+    console.print(shares)
+    if verdict.eliminated:
+        console.print("not the cause:")
+        for cause, by in verdict.eliminated.items():
+            console.print(f"  {cause}: {by}", style="dim", highlight=False)
+    if verdict.untold:
+        console.print(f"could not be told: {', '.join(verdict.untold)}", style="dim", highlight=False)
+    for note in diagnosis.notes:
+        console.print(f"[yellow]{note}[/]", highlight=False)
+    console.print(
+        f"took {duration(diagnosis.seconds)}; record: {diagnosis.record}", highlight=False, soft_wrap=True
+    )

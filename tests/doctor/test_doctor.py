@@ -1,0 +1,158 @@
+"""`stoker doctor` on real scripts, as a new user would: the verdict, the user's files, and wrong requests."""
+
+import json
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.quiet
+
+HEAD = """
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Items(Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, index):
+        time.sleep({item})
+        return torch.full((64,), float(index))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 1)
+    def forward(self, x):
+        time.sleep({forward})
+        return self.layer(x)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+"""
+LOOP = """
+if __name__ == "__main__":
+    for epoch in range(50):
+        for x in DataLoader(Items(), batch_size={batch}, num_workers={workers}):
+            optimizer.zero_grad()
+            net(x).pow(2).mean().backward()
+            optimizer.step()
+"""
+
+
+def script(folder: Path, *, item: float, forward: float, batch: int, workers: int, tail: str = LOOP) -> Path:
+    path = folder / "train.py"
+    path.write_text((HEAD + tail).format(item=item, forward=forward, batch=batch, workers=workers))
+    return path
+
+
+def doctor(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "stoker", "doctor", "--json", *words],
+        cwd=folder, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+
+def told(folder: Path, *words: str) -> dict[str, Any]:
+    done = doctor(folder, *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_more_workers_are_named_where_they_help(tmp_path: Path) -> None:
+    """Samples that take 5 ms off the CPU each, 2 workers; the rate grows with workers, and that is shown."""
+    script(tmp_path, item=0.005, forward=0.003, batch=8, workers=2)
+    found = told(tmp_path, "train.py")
+    assert found["verdict"]["cause"] == "too-few-workers", found
+    assert found["ceilings"]["compute"] > 2 * found["rate"]
+    assert found["shield"] == "full" or found["notes"]
+
+
+def test_a_loop_that_makes_its_own_batches_is_told_of_overlap(tmp_path: Path) -> None:
+    """Loader and model take about as long; one after the other they take the sum."""
+    script(tmp_path, item=0.001, forward=0.012, batch=8, workers=0)
+    found = told(tmp_path, "train.py")
+    assert found["verdict"]["cause"] == "no-overlap", found
+    assert found["verdict"]["share"] == pytest.approx(0.4, abs=0.15)
+
+
+def test_a_loop_without_a_loader_is_observed_and_nothing_more(tmp_path: Path) -> None:
+    """There is nothing to replay or drain; that is said, and no cause rests on it."""
+    tail = (
+        "for _ in range(20000):\n    optimizer.zero_grad()\n"
+        "    net(torch.ones({batch}, 64)).mean().backward()\n    optimizer.step()\n"
+    )
+    script(tmp_path, item=0, forward=0.005, batch=8, workers=0, tail=tail)
+    found = told(tmp_path, "train.py")
+    assert found["verdict"]["cause"] in ("healthy", "compute-bound"), found
+    assert found["ceilings"] == {"compute": None, "loader": None}
+    assert "no DataLoader was drawn from" in found["notes"]
+
+
+def test_nothing_that_the_script_writes_lasts(tmp_path: Path) -> None:
+    """A script that saves by `open` and torch.save, and removes a folder, leaves all as it was."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/best.pt").write_bytes(b"the best weights of last week")
+    tail = (
+        "import shutil\nshutil.rmtree('old')\nopen('log.txt', 'w').write('x')\n"
+        "for step in range(20000):\n    net(torch.ones({batch}, 64)).mean().backward()\n    optimizer.step()\n"
+        "    torch.save(net.state_dict(), 'latest.pt')\n"
+    )
+    script(tmp_path, item=0, forward=0.005, batch=8, workers=0, tail=tail)
+    before = tree(tmp_path)
+    assert told(tmp_path, "train.py")["shield"] == "full"
+    assert tree(tmp_path) == before
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file's hash, Stoker's own folder apart."""
+    return {
+        str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".stoker" not in path.parts and "__pycache__" not in path.parts
+    }
+
+
+def test_a_record_alone_gets_a_verdict_too(tmp_path: Path) -> None:
+    """With less certainty: what would need an experiment is told as such."""
+    tail = LOOP.replace("range(50)", "range(1)").replace(
+        "Items()", "torch.utils.data.Subset(Items(), range(400))"
+    )
+    script(tmp_path, item=0.002, forward=0.002, batch=8, workers=0, tail=tail)
+    subprocess.run(
+        [sys.executable, "-m", "stoker", "run", "--quiet", "train.py"], cwd=tmp_path, check=True, timeout=100
+    )
+    found = told(tmp_path, "latest")
+    assert found["verdict"]["cause"] == "no-overlap"
+    assert found["ceilings"]["compute"] is None
+    assert found["not_measured"]["replay"] == "a record alone"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "code"),
+    [
+        ("raise ValueError('no data there')", "no data there", 1),
+        ("print('nothing to train')", "made no step", 1),
+    ],
+)
+def test_a_script_that_does_not_train_gets_a_clear_answer(
+    tmp_path: Path, text: str, said: str, code: int
+) -> None:
+    """What it said itself, and what the doctor needs."""
+    (tmp_path / "train.py").write_text(text)
+    done = doctor(tmp_path, "train.py")
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_such_script(tmp_path: Path) -> None:
+    """Wrong use, with the name."""
+    done = doctor(tmp_path, "absent.py")
+    assert done.returncode == 2
+    assert "absent.py" in done.stderr

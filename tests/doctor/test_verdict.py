@@ -1,0 +1,155 @@
+"""Causes judged by numbers alone: each by its evidence, and not by its look-alike's."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stoker.doctor.causes import ALL
+from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.verdict import Verdict, reach
+
+HOST = {"cpus": 8, "usable_cores": 8.0, "quota_cores": None, "cpuset_cores": 8}
+
+
+def making(**more: Any) -> dict[str, Any]:
+    """A batch of 32 that takes 40 ms: half reading, half transforms."""
+    plain: dict[str, Any] = {
+        "batches": 50, "read": 0.02, "transform": 0.02, "collate": 0.0, "queued": 0.0, "handoff": 0.0005,
+        "pin": None, "cpu": 0.02, "bytes": 1e6, "disk": 0.0, "faults": 0.0, "calls": {"item": 32.0},
+    }  # fmt: skip
+    return {**plain, **more}
+
+
+def waiting(**more: Any) -> Evidence:
+    """A step of 40 ms of which 30 are waiting for 2 workers; the model alone takes 10."""
+    plain = Evidence(
+        step=0.04,
+        shares={
+            "wait": 0.75, "copy": 0.0, "forward": 0.1, "backward": 0.1, "update": 0.02, "other": 0.03,
+        },
+        steps=100,
+        samples=32.0,
+        compute=0.01,
+        loader=0.02,
+        drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, epochs=1),
+        making=making(),
+        host=HOST,
+        growth=1.0,
+        stalls=0.0,
+        process={"affinity": 8, "parameters": {"float32": 100}},
+    )  # fmt: skip
+    return replace(plain, **more)
+
+
+def named(run: Evidence) -> tuple[str, list[str]]:
+    verdict = reach(run)
+    return verdict.cause, [one.cause for one in verdict.named[1:]]
+
+
+CPU = making(read=0.001, transform=0.038, cpu=0.039)
+
+
+@pytest.mark.parametrize(
+    ("run", "cause"),
+    [
+        (waiting(making=CPU, loader_with=(4, 0.0199)), "cpu-transform"),
+        (waiting(making=CPU, loader_with=(4, 0.0105)), "too-few-workers"),
+        (waiting(making=making(read=0.038, cpu=0.001), loader_with=(4, 0.0102)), "too-few-workers"),
+        (
+            waiting(making=making(read=0.038, cpu=0.001, disk=9e5), loader_with=(4, 0.0199)),
+            "storage-latency",
+        ),
+        (waiting(making=making(calls={"item": 32.0, "query": 32.0})), "query-per-sample"),
+        (waiting(making=making(calls={"item": 32.0, "open": 32.0, "reopen": 31.0})), "reopened-files"),
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0016, cpu=0.0016),
+                drawn=LoaderFacts(name="DataLoader", workers=0, batch_size=32),
+                loader=0.03,
+            ),
+            "per-sample-overhead",
+        ),
+        (
+            waiting(
+                making=CPU,
+                drawn=LoaderFacts(name="DataLoader", workers=0, batch_size=32),
+                shares={"wait": 0.45, "other": 0.0},
+                step=0.02,
+                loader=0.009,
+                compute=0.011,
+            ),
+            "no-overlap",
+        ),
+        (
+            waiting(making=making(read=0.001, transform=0.001, cpu=0.002, handoff=0.018), loader=0.02),
+            "handoff",
+        ),
+        (
+            waiting(startup=0.7, drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, epochs=5)),
+            "worker-startup",
+        ),
+        (
+            waiting(shares={"wait": 0.0, "other": 0.6}, compute=0.04, stalls=0.55, stall_every=10),
+            "loop-stall",
+        ),
+        (waiting(shares={"wait": 0.0, "other": 0.0}, compute=0.04, growth=3.0), "growing-state"),
+        (waiting(shares={"wait": 0.0}, compute=0.04, process={"anomaly": True}), "debug-left-on"),
+        (
+            waiting(shares={"wait": 0.0}, compute=0.04, process={"parameters": {"float64": 9}}),
+            "slow-precision",
+        ),
+        (
+            waiting(making=CPU, host={**HOST, "quota_cores": 1.0, "usable_cores": 1.0}, throttled=0.8),
+            "cpu-quota",
+        ),
+        (waiting(making=CPU, process={"affinity": 1}), "cpu-affinity"),
+        (waiting(shares={"wait": 0.01}, compute=0.0398), "healthy"),
+        (waiting(shares={"wait": 0.01}, compute=0.0398, cores=7.8), "compute-bound"),
+    ],
+)
+def test_each_cause_is_named_by_its_own_evidence(run: Evidence, cause: str) -> None:
+    """First, before whatever else is true of the run."""
+    assert named(run)[0] == cause
+
+
+def test_a_loop_that_waits_for_an_unknown_reason_is_told_so() -> None:
+    """Nothing was told of the batches: no cause may rest on what was not measured."""
+    verdict = reach(waiting(making={}, loader=None, compute=None))
+    assert (verdict.cause, verdict.share) == ("unknown", 0.75)
+    assert "storage-latency" in verdict.untold
+    assert "storage-latency" not in verdict.eliminated
+
+
+def test_two_causes_come_in_order_with_the_ceiling_after_each() -> None:
+    """The cure of the first exposes the second, and none goes past what the model can do."""
+    verdict = reach(waiting(making=CPU, loader_with=(4, 0.0199), stalls=0.15, stall_every=5))
+    assert [one.cause for one in verdict.named][:2] == ["cpu-transform", "loop-stall"]
+    assert verdict.named[0].ceiling_after == pytest.approx(100.0)
+    assert verdict.ceilings == {"compute": pytest.approx(100.0), "loader": pytest.approx(50.0)}
+
+
+def test_a_wait_that_held_batches_do_not_cure_is_not_the_loaders() -> None:
+    """The loop stands in `next()`, and is as slow with batches that cost nothing."""
+    assert waiting(compute=0.039).lost == pytest.approx(0.025)
+    assert named(waiting(compute=0.039))[0] == "healthy"
+
+
+def test_every_cause_has_an_id_of_its_own_and_a_cure() -> None:
+    """And answers for a run of which hardly anything is known."""
+    ids = [cause.ID for cause in ALL]
+    assert len(set(ids)) == len(ids)
+    bare = Evidence(step=0.01, shares={"wait": None})
+    for cause in ALL:
+        assert cause.CURES
+        cause.judge(bare)
+    assert isinstance(reach(bare), Verdict)
+
+
+def test_the_json_has_what_others_rely_on() -> None:
+    """Verdict, eliminations and ceilings, by the names of the design."""
+    told = reach(waiting(making=CPU, loader_with=(4, 0.0199))).to_json()
+    assert told["verdict"]["cause"] == "cpu-transform"
+    assert 0 < told["verdict"]["share"] <= 1
+    assert {"cause", "by"} == set(told["eliminated"][0])
+    assert set(told["ceilings"]) == {"compute", "loader"}
