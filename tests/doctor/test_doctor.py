@@ -100,7 +100,8 @@ def test_nothing_that_the_script_writes_lasts(tmp_path: Path) -> None:
     (tmp_path / "old/best.pt").write_bytes(b"the best weights of last week")
     tail = (
         "import shutil\nshutil.rmtree('old')\nopen('log.txt', 'w').write('x')\n"
-        "for step in range(20000):\n    net(torch.ones({batch}, 64)).mean().backward()\n    optimizer.step()\n"
+        "for step in range(20000):\n"
+        "    net(torch.ones({batch}, 64)).mean().backward()\n    optimizer.step()\n"
         "    torch.save(net.state_dict(), 'latest.pt')\n"
     )
     script(tmp_path, item=0, forward=0.005, batch=8, workers=0, tail=tail)

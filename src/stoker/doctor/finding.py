@@ -1,4 +1,4 @@
-"""What a cause says of a run: that it is one, with its evidence, or that it is not, and by which measurement."""
+"""What a cause says of a run: that it is one, and why; or that it is not, and by which measurement."""
 
 from dataclasses import dataclass
 from typing import Literal

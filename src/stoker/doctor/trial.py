@@ -189,7 +189,7 @@ class Trial:
         self._handed += 1
 
     def _drain(self, iterator: Any) -> Any:
-        """Draw without training; the last batch goes to the loop. Ends the epoch where it comes to its end."""
+        """Draw without training; the last batch goes to the loop. An epoch that is over ends."""
         ready = _in_queue(iterator)
         began = time.perf_counter()
         self._epochs += 1

@@ -15,7 +15,7 @@ _FULL = 0.85
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A cause as the verdict names it. `ceiling_after` is steps a second once it, and those before, are cured."""
+    """A cause as the verdict names it. `ceiling_after`: steps a second with it and those before it cured."""
 
     cause: str
     share: float | None
@@ -136,9 +136,7 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             UNKNOWN,
             run.lost,
             0.0,
-            (
-                "the loop waits for data, and nothing that was measured says why: run the doctor with the script",
-            ),
+            ("the loop waits for data, and nothing that was measured says why",),
         )
     waiting = f"waiting for data is {run.lost:.0%} of the step"
     usable = run.host.get("usable_cores")

@@ -1,4 +1,4 @@
-"""The ward's rounds: every case that this machine can run is shown to the doctor, who is not told which it is.
+"""The ward's rounds: every case that this machine can run is shown to the doctor, who is not told its cause.
 
 Each case leaves a result file of its own, so that rounds can be broken off and gone on with; a table joins
 those of one version.
