@@ -104,7 +104,7 @@ def test_the_top_level_is_what_is_documented() -> None:
     assert listed == set(stoker.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize("package", ["stoker.facts", "stoker.feed", "stoker.watch"])
+@pytest.mark.parametrize("package", ["stoker.facts", "stoker.feed", "stoker.watch", "stoker.scratch"])
 def test_each_package_offers_what_it_says(package: str) -> None:
     """Every name in a package's `__all__` can be had from it."""
     module = importlib.import_module(package)

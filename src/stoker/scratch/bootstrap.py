@@ -44,7 +44,7 @@ def main() -> None:
         sys.exit(1)
     sys.argv = list(script.argv)
     sys.path[0] = script.path0
-    run = main_module.run
+    run: Callable[[Script], None] = main_module.run
     if plan.hook is not None:
         run = _call_hook(plan.hook, child, plan.argument) or run
     child.report("started", pid=os.getpid())

@@ -38,7 +38,7 @@ def install(store: CopyStore) -> None:
             return own_os_open(store.to_write(path, keep=not flags & os.O_TRUNC), flags, mode)
         return own_os_open(store.to_read(path), flags, mode)
 
-    builtins.open = io.open = opened  # type: ignore[assignment]
+    builtins.open = io.open = opened
     os.open = os_opened
     for name in _READS:
         _redirect(os, name, store.to_read)
