@@ -1,6 +1,7 @@
 """`stoker doctor`: from the parsed words to a diagnosis, printed."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def diagnose(
     """Diagnose a script or a record, and print what was found."""
     if not words:
         raise UsageError("nothing to diagnose: give a script (stoker doctor train.py) or a run's record")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(
+            f"the doctor examines one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']}: "
+            "start it without torchrun, on a script that trains with one rank"
+        )
     console = Console(stderr=as_json)
     diagnosis = _of(words, module=module, runs=runs, budget=budget)
     if as_json:

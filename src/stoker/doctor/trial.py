@@ -86,6 +86,7 @@ class Trial:
         self._iterator: Any = None
         self._handed = 0
         self._drained: list[float] = []
+        self._over = False
         self._epochs = 0
         self._draw = torch_dataloader._BaseDataLoaderIter.__next__
         self._take_the_loaders_place()
@@ -106,22 +107,31 @@ class Trial:
         known = getattr(iterator, "_stoker_loader", None)
         if known is None or not self._trains(known.id):
             batch = self._draw(iterator)
-            self._last = known
-            return batch
-        if iterator is not self._iterator:
-            self._iterator, self._handed, self._begins_epoch = iterator, 0, True
+        else:
+            if iterator is not self._iterator:
+                self._iterator, self._handed, self._begins_epoch = iterator, 0, True
+            try:
+                batch = self._next_of_training(iterator)
+            except StopIteration:
+                self._iterator = None  # persistent workers have the same iterator in the next epoch
+                raise
+        self._last = known
+        return batch
+
+    def _next_of_training(self, iterator: Any) -> Any:
+        if self._over:
+            self._over = False
+            raise StopIteration
         if self._part == "replay":
             self._count_handed(iterator)
-            batch = self._held.next()
-        elif self._part == "drain":
-            batch = self._drain(iterator)
-        else:
-            batch = self._draw(iterator)
-            if self._part == "hold":
-                self._held.keep(batch)
-                if self._held.full:
-                    self._begin("replay" if self._parts.replay_steps else "drain")
-        self._last = known
+            return self._held.next()
+        if self._part == "drain":
+            return self._drain(iterator)
+        batch = self._draw(iterator)
+        if self._part == "hold":
+            self._held.keep(batch)
+            if self._held.full:
+                self._begin("replay" if self._parts.replay_steps else "drain")
         return batch
 
     def _stepped(self) -> None:
@@ -161,6 +171,7 @@ class Trial:
             self._child.report("began", t=time.time())
             self._begin("observe")
         elif self._part == "observe":
+            self._session.describe()  # should the run be ended by force
             self._child.report("observed", t=time.time(), steps=len(self._spent), **self._about_process())
             if not self._fed:
                 self._finish("no DataLoader was drawn from")
@@ -189,24 +200,29 @@ class Trial:
         self._handed += 1
 
     def _drain(self, iterator: Any) -> Any:
-        """Draw without training; the last batch goes to the loop. An epoch that is over ends."""
+        """Draw without training; the last batch goes to the loop.
+
+        Where the epoch comes to its end so does the loop's, after that batch: an epoch without any would be
+        one that the script never had.
+        """
         ready = _in_queue(iterator)
         began = time.perf_counter()
         self._epochs += 1
-        drawn = 0
+        drawn, batch = 0, None
         while True:
             before = time.perf_counter()
             try:
                 batch = self._draw(iterator)
             except StopIteration:
-                if self._epochs < _EPOCHS and not self._has_drained(began):
+                if self._epochs >= _EPOCHS or self._has_drained(began):
+                    self._tell_drain()
+                if not drawn:
                     raise
-                self._tell_drain()
-                raise
-            now = time.perf_counter()
+                self._over = True
+                return batch
             drawn += 1
             if drawn > ready:
-                self._drained.append(now - before)
+                self._drained.append(time.perf_counter() - before)
             if self._has_drained(began):
                 self._tell_drain()
                 return batch

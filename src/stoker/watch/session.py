@@ -126,6 +126,11 @@ class Session:
         self._describe_run()
         self.recorder.exchange()  # whoever asks next is told of it
 
+    def describe(self) -> None:
+        """Bring the description of this rank up to date, in the middle of a run."""
+        self.recorder.exchange()
+        self._describe_rank(outcome=None)
+
     def to_json(self) -> dict[str, Any]:
         """The run as `stoker run --json` prints it."""
         account = self.account

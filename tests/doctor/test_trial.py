@@ -1,0 +1,81 @@
+"""The experiments inside the loop: no epoch is stretched, and the parts come in order."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import dataloader as torch_dataloader
+
+from stoker.doctor.trial import Parts, Trial
+from stoker.watch.session import Plan, Session
+
+
+class _Ended(Exception):
+    """The run is over."""
+
+
+class FakeChild:
+    """Keeps what is reported; ends the loop by an exception, where a real one ends its process."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def report(self, kind: str, /, **body: Any) -> None:
+        self.told.append((kind, body))
+
+    def progress(self, step: int) -> None:
+        pass
+
+    def end(self, step: int | None = None) -> None:
+        raise _Ended
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
+def test_epochs_have_no_more_batches_than_they_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, persistent: bool
+) -> None:
+    """Held batches count as the epoch's own, drained ones are missing from it; and all parts are told of."""
+    monkeypatch.setattr(
+        torch_optimizer, "_global_optimizer_post_hooks", torch_optimizer._global_optimizer_post_hooks.copy()
+    )
+    session = Session(Plan(name="it", root=tmp_path))
+    session.start()
+    kept = torch_dataloader._BaseDataLoaderIter.__next__
+    child = FakeChild()
+    parts = Parts(
+        warm_steps=3, observe_steps=20, observe_seconds=0.0, replay_steps=50, replay_seconds=0.0,
+        drain_seconds=0.05, drain_most=2.0,
+    )  # fmt: skip
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader = DataLoader(
+        TensorDataset(torch.arange(74.0).view(37, 2)), num_workers=workers, persistent_workers=persistent
+    )
+    epochs: list[int] = []
+    try:
+        Trial(child, session, parts)  # type: ignore[arg-type]
+        for _ in range(40):
+            epochs.append(0)
+            for (x,) in loader:
+                epochs[-1] += 1
+                net(x).sum().backward()
+                optimizer.step()
+                time.sleep(0.001)
+    except _Ended:
+        pass
+    finally:
+        vars(torch_dataloader)["_BaseDataLoaderIter"].__next__ = kept
+        session.finish("done")
+    kinds = [kind for kind, _ in child.told]
+    assert kinds == ["began", "observed", "replay", "batch", "drain", "finished"]
+    assert max(epochs) == 37
+    assert epochs[:2] == [37, 37]
+    assert min(epochs) >= 1
+    told = dict(child.told)
+    assert told["replay"]["steps"] >= 50
+    assert told["drain"]["batches"] > 0
+    assert told["batch"] == {"bytes": 8}
