@@ -17,7 +17,9 @@ import psutil
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_OUT = Path(os.environ["PROBE_OUT"] + os.environ.get("RANK", "0"))
+_OUT = Path(os.environ["PROBE_OUT"])
+# The first rank ends them all: one that ended before it would leave it in the middle of a collective.
+_FIRST = os.environ.get("RANK", "0") == "0"
 _STEPS = int(os.environ["PROBE_STEPS"])
 _SECONDS = float(os.environ["PROBE_SECONDS"])
 _times: list[float] = []
@@ -45,7 +47,8 @@ def _uss() -> list[int]:
 
 
 if __name__ == "__main__":
-    register_optimizer_step_post_hook(_note)
+    if _FIRST:
+        register_optimizer_step_post_hook(_note)
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")

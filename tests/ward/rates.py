@@ -23,7 +23,8 @@ class Told:
     worker_bytes: int
     digest: str | None
     output: str
-    returned: int | None
+    # It ended before the probe would have ended it, and not because its work was done.
+    died: bool
 
 
 def run(
@@ -50,8 +51,7 @@ def run(
                 _end(process)
             said.seek(0)
             output = said.read()
-        first = Path(f"{out}0")
-        told = json.loads(first.read_text()) if first.exists() else {"times": [], "digest": None, "uss": []}
+        told = json.loads(out.read_text()) if out.exists() else {"times": [], "digest": None, "uss": []}
     times = told["times"]
     gaps = [after - before for before, after in itertools.pairwise(times)]
     return Told(
@@ -61,7 +61,7 @@ def run(
         worker_bytes=sum(told["uss"]),
         digest=told["digest"],
         output=output,
-        returned=returned,
+        died=not times and returned not in (0, None),
     )
 
 

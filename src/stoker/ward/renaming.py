@@ -113,10 +113,10 @@ def _collect(tree: ast.Module) -> _Own:
 def _attributes(item: ast.ClassDef, name: str, classes: dict[str, ast.ClassDef], own: _Own) -> set[str]:
     """What instances of a class are given: fields, and what is stored on `self`."""
     found = set()
-    for node in item.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-            own.keywords.setdefault(name, set()).add(node.target.id)
+    for line in item.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            found.add(line.target.id)
+            own.keywords.setdefault(name, set()).add(line.target.id)
     for node in ast.walk(item):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
             found.add(node.attr)

@@ -1,12 +1,11 @@
 """Passengers on a bus line in the next hour: windows of counts, made as they are needed."""
 
 import argparse
-import queue
-import threading
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 HOURS = 24 * 7
 
@@ -25,25 +24,22 @@ def windows(counts, batch, lags, seed):
         yield history, torch.from_numpy(counts[starts + HOURS]).float()
 
 
-def ahead(batches, depth):
-    """The same batches, made by a thread while the last one is in use."""
-    waiting = queue.Queue(maxsize=depth)
+class Stream(IterableDataset):
+    """The same batches for a loader, which makes them in a process of its own."""
 
-    def fill():
-        for batch in batches:
-            waiting.put(batch)
+    def __init__(self, counts, batch, lags, seed):
+        self.given = (counts, batch, lags, seed)
 
-    threading.Thread(target=fill, daemon=True).start()
-    while True:
-        yield waiting.get()
+    def __iter__(self):
+        return windows(*self.given)
 
 
 if __name__ == "__main__":
     ap = argparse.ArgumentParser()
     ap.add_argument("--steps", type=int, default=12_000)
     ap.add_argument("--batch", type=int, default=64)
-    ap.add_argument("--lags", type=int, default=12)
-    ap.add_argument("--width", type=int, default=768)
+    ap.add_argument("--lags", type=int, default=24)
+    ap.add_argument("--width", type=int, default=512)
     ap.add_argument("--depth", type=int, default=0)
     args = ap.parse_args()
     torch.manual_seed(0)
@@ -52,9 +48,10 @@ if __name__ == "__main__":
     model = nn.Sequential(nn.Linear(64 * args.lags, args.width), nn.ReLU(),
                           nn.Linear(args.width, args.width), nn.ReLU(), nn.Linear(args.width, 1))  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
-    batches = windows(counts, args.batch, args.lags, seed=3)
+    batches = windows(counts, args.batch, args.lags, 3)
     if args.depth:
-        batches = ahead(batches, args.depth)
+        stream = Stream(counts, args.batch, args.lags, 3)
+        batches = iter(DataLoader(stream, batch_size=None, num_workers=1, prefetch_factor=args.depth))
     for step in range(args.steps):
         history, passengers = next(batches)
         loss = nn.functional.poisson_nll_loss(model(history).squeeze(1) / 10, passengers / 40)

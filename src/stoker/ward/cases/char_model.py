@@ -15,7 +15,7 @@ class Chars(nn.Module):
         self.embed = nn.Embedding(letters, 32)
         self.gru = nn.GRU(32, width, batch_first=True)
         self.out = nn.Linear(width, letters)
-        self.vectors = nn.Embedding(40_000, 256).requires_grad_(False)
+        self.vectors = nn.Embedding(100_000, 256).requires_grad_(False)
         self.squeeze = nn.Linear(256, width)
 
     def forward(self, text):

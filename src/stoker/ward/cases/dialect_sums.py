@@ -16,6 +16,7 @@ def build():
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     speech = torch.randn(3000, 40, 60)
     loader = DataLoader(
         TensorDataset(speech, torch.arange(3000) % 9),

@@ -26,6 +26,7 @@ def elbo(face, made, mean, spread):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     faces = TensorDataset(torch.rand(8000, 1, 32, 32))
     loader = DataLoader(faces, 128, shuffle=True, num_workers=1, persistent_workers=True)
     vae = VAE()

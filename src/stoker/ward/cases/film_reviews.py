@@ -37,6 +37,7 @@ class Opinion(nn.Module):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     reviews = list(make_reviews(6000))
     loader = DataLoader(reviews, 64, shuffle=True, collate_fn=collate, num_workers=1, persistent_workers=True)
     opinion = Opinion()

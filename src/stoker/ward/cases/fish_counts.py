@@ -28,6 +28,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=60)
     args = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     train = DataLoader(frames(6400, 1), batch_size=32, shuffle=True, num_workers=1, persistent_workers=True)
     held_out = DataLoader(frames(args.held_out, 2), batch_size=100)
     model = nn.Sequential(

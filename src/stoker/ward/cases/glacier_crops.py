@@ -1,4 +1,4 @@
-"""Ice or rock in crops of satellite pictures, each batch at a size of its own."""
+"""Ice or rock in crops of satellite pictures, at one size after another."""
 
 import argparse
 import random
@@ -10,11 +10,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--smallest", type=int, default=24)
 parser.add_argument("--largest", type=int, default=96)
 parser.add_argument("--grid", type=int, default=1)
+parser.add_argument("--stay", type=int, default=12, help="steps at each size")
 parser.add_argument("--steps", type=int, default=6000)
 parser.add_argument("--backend", default="aot_eager")
 args = parser.parse_args()
 
 torch.manual_seed(0)
+torch.set_num_threads(1)
 random.seed(0)
 torch._dynamo.config.recompile_limit = 10_000
 torch._dynamo.config.accumulated_recompile_limit = 10_000
@@ -32,7 +34,10 @@ def score(crops, kinds):
 
 
 for step in range(args.steps):
-    high, wide = (random.randrange(args.smallest, args.largest + 1) // args.grid * args.grid for _ in "hw")
+    if step % args.stay == 0:
+        high, wide = (
+            random.randrange(args.smallest, args.largest + 1) // args.grid * args.grid for _ in "hw"
+        )
     corners = [(random.randrange(512 - high), random.randrange(512 - wide)) for _ in range(4)]
     crops = torch.cat([scene[:, :, y : y + high, x : x + wide] for y, x in corners])
     kinds = (crops.mean((1, 2, 3)) > 0.5).long()

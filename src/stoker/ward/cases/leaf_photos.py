@@ -72,7 +72,7 @@ def main():
             optimizer.step()
             step += 1
             if args.save_every and step % args.save_every == 0:
-                copies = [p.detach().expand(2000, *p.shape).clone() for p in model.parameters()]
+                copies = [p.detach().expand(4000, *p.shape).clone() for p in model.parameters()]
                 torch.save(copies, "leaves.pt")
         print(f"epoch {epoch} loss {loss.item():.4f}", flush=True)
 

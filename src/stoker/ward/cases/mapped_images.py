@@ -31,6 +31,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=60)
     args = parser.parse_args()
     torch.manual_seed(42)
+    torch.set_num_threads(1)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
         nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1),

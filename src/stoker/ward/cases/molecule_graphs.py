@@ -63,6 +63,7 @@ def gather(batch):
 if __name__ == "__main__":
     cli = argparse.ArgumentParser()
     cli.add_argument("--workers", type=int, default=2)
+    cli.add_argument("--batch", type=int, default=4)
     cli.add_argument("--molecules", type=int, default=6000)
     cli.add_argument("--size", type=int, default=12)
     cli.add_argument("--epochs", type=int, default=80)
@@ -73,7 +74,7 @@ if __name__ == "__main__":
     model = Passing()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = DataLoader(
-        Molecules(o.molecules, o.size, o.flat), 64, shuffle=True, num_workers=o.workers,
+        Molecules(o.molecules, o.size, o.flat), o.batch, shuffle=True, num_workers=o.workers,
         collate_fn=None if o.flat else as_list, persistent_workers=o.workers > 0,
     )  # fmt: skip
     for epoch in range(o.epochs):

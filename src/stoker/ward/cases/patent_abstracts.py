@@ -72,6 +72,7 @@ def main():
     args = parser.parse_args()
     random.seed(0)
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     abstracts = Abstracts(args.count, args.typical, args.spread, args.longest)
     if args.by_length:
         order = ByLength(abstracts.texts, args.batch)

@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Encoder(nn.Module):
-    def __init__(self, width=128):
+    def __init__(self, width=48):
         super().__init__()
-        self.words = nn.EmbeddingBag(5000, width)
+        self.words = nn.EmbeddingBag(1000, width)
         self.out = nn.Linear(width, width)
 
     def forward(self, phrase):
@@ -35,8 +35,8 @@ if __name__ == "__main__":
     model = DistributedDataParallel(Encoder())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for step in range(args.steps):
-        one = torch.randint(5000, (32, 12))
-        other = (one + 1) % 5000
+        one = torch.randint(1000, (32, 12))
+        other = (one + 1) % 1000
         scores = model(one) @ model(other).T / 0.1
         loss = nn.functional.cross_entropy(scores, torch.arange(32))
         optimizer.zero_grad()

@@ -34,6 +34,7 @@ class Forecaster(nn.Module):
 
 if __name__ == "__main__":
     torch.manual_seed(3)
+    torch.set_num_threads(1)
     loader = DataLoader(
         Demand(12_000, 48, 24), batch_size=32, shuffle=True, num_workers=1, persistent_workers=True
     )

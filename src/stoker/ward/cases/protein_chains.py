@@ -8,9 +8,12 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Chains(Dataset):
-    def __init__(self, count, shortest, longest, step):
+    """Chains by family: those of one family are equally long."""
+
+    def __init__(self, count, family, shortest, longest, step):
         made = torch.Generator().manual_seed(2)
-        sizes = torch.randint(shortest, longest + 1, (count,), generator=made)
+        sizes = torch.randperm(longest + 1 - shortest, generator=made) + shortest
+        sizes = sizes.repeat_interleave(family)[:count]
         self.sizes = (sizes + step - 1) // step * step
         self.seed = 100
 
@@ -42,15 +45,17 @@ def main():
     parser.add_argument("--shortest", type=int, default=40)
     parser.add_argument("--longest", type=int, default=400)
     parser.add_argument("--step", type=int, default=1, help="lengths are whole multiples of this")
+    parser.add_argument("--family", type=int, default=8)
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--chains", type=int, default=3000)
     parser.add_argument("--epochs", type=int, default=40)
     args = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     torch._dynamo.config.recompile_limit = 10_000
     torch._dynamo.config.accumulated_recompile_limit = 10_000
-    chains = Chains(args.chains, args.shortest, args.longest, args.step)
-    loader = DataLoader(chains, batch_size=1, shuffle=True, num_workers=1, persistent_workers=True)
+    chains = Chains(args.chains, args.family, args.shortest, args.longest, args.step)
+    loader = DataLoader(chains, batch_size=1, num_workers=1, persistent_workers=True)
     fold = Fold()
     compiled = torch.compile(fold, backend=args.backend, dynamic=False)
     optimizer = torch.optim.Adam(fold.parameters(), lr=1e-3)

@@ -24,10 +24,6 @@ class Moments(Dataset):
         return {name: moment[k].clone() for k, name in enumerate(self.names)}
 
 
-def keep(samples):
-    return samples
-
-
 class Arm(nn.Module):
     def __init__(self, channels):
         super().__init__()
@@ -40,7 +36,7 @@ class Arm(nn.Module):
 def table(batch, names):
     if isinstance(batch, torch.Tensor):
         return batch
-    return torch.stack([torch.stack([moment[name] for name in names]) for moment in batch])
+    return torch.stack([batch[name] for name in names], 1)
 
 
 def main():
@@ -51,19 +47,21 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--joined", action="store_true")
+    parser.add_argument("--pin", action="store_true")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     moments = Moments(args.count, args.channels, args.joined)
     loader = DataLoader(
         moments, args.batch, shuffle=True, num_workers=args.workers, persistent_workers=args.workers > 0,
-        collate_fn=None if args.joined else keep,
+        pin_memory=args.pin,
     )  # fmt: skip
-    arm = Arm(args.channels)
+    arm = Arm(args.channels).to(args.device)
     optimizer = torch.optim.Adam(arm.parameters(), lr=1e-3)
     for epoch in range(args.epochs):
         for batch in loader:
-            now = table(batch, moments.names)
+            now = table(batch, moments.names).to(args.device, non_blocking=args.pin)
             loss = nn.functional.mse_loss(arm(now), now.flatten(1))
             optimizer.zero_grad()
             loss.backward()

@@ -28,6 +28,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=40)
     args = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     width = args.width
     model = nn.Sequential(
         nn.Conv2d(3, width, 3, 1, 1), Basic(width, width, 1), Basic(width, 2 * width, 2),

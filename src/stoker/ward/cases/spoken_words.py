@@ -32,6 +32,7 @@ class M3(nn.Module):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     loader = DataLoader(
         SpokenWords(4000), batch_size=16, shuffle=True, num_workers=1, drop_last=True, persistent_workers=True
     )

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 if __name__ == "__main__":
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
     mixture = torch.rand(16_000, 14)
     steels = TensorDataset(mixture, mixture.square().sum(1, keepdim=True))

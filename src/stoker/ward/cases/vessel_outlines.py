@@ -44,6 +44,7 @@ def dice(logits, truth):
 
 if __name__ == "__main__":
     torch.manual_seed(7)
+    torch.set_num_threads(1)
     net = UNet()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     loader = DataLoader(Retinas(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)

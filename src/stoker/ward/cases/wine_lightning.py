@@ -22,6 +22,7 @@ class Wine(lightning.LightningModule):
 
 def main():
     lightning.seed_everything(0, verbose=False)
+    torch.set_num_threads(1)
     wines = torch.randn(20_000, 11)
     loader = DataLoader(
         TensorDataset(wines, wines[:, :6].argmax(1)),

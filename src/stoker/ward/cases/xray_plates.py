@@ -40,6 +40,7 @@ if __name__ == "__main__":
     cli.add_argument("--epochs", type=int, default=60)
     o = cli.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if o.kind == "float64" else torch.float32)
     model = nn.Sequential(nn.Conv2d(1, o.width, 3, 2, 1), Residual(o.width), Residual(o.width),
                           nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(o.width, 2))  # fmt: skip

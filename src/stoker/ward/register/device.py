@@ -161,7 +161,6 @@ PAGEABLE_COPY = (
         script="hyperspectral_cubes.py",
         cause="pageable-copy",
         variant="50 MB a step from memory that is not pinned",
-        lookalikes=(15,),
         needs=CUDA,
         neutral=Neutral(args=("--pinned",)),
     ),
@@ -191,6 +190,20 @@ PAGEABLE_COPY = (
         variant="a loader with 6 workers and no pinning",
         needs=CUDA,
         neutral=Neutral(args=("--pin",)),
+    ),
+)
+
+# Pinning is on here too, and what it costs is the number of tensors that the pinning thread takes over.
+PINNED_HANDOFF = (
+    Case(
+        id="handoff-arm-pinned",
+        script="robot_logs.py",
+        args=("--pin", "--device", "cuda"),
+        cause="handoff",
+        variant="40 small tensors a batch, each pinned by the thread that also unpickles them",
+        lookalikes=(15,),
+        needs=CUDA,
+        neutral=Neutral(args=("--pin", "--device", "cuda", "--joined")),
     ),
 )
 
@@ -358,6 +371,6 @@ THROTTLED_CLOCKS = (
 )
 
 CASES = (
-    *STRAGGLER, *INTERCONNECT, *PATCHES, *HOST_SYNC, *TINY_BATCH, *PAGEABLE_COPY, *GPU_CONTENTION,
-    *VRAM_OVERFLOW, *ALLOCATOR_CHURN, *SLOW_PRECISION, *BUSY_CARD, *THROTTLED_CLOCKS,
+    *STRAGGLER, *INTERCONNECT, *PATCHES, *HOST_SYNC, *TINY_BATCH, *PAGEABLE_COPY, *PINNED_HANDOFF,
+    *GPU_CONTENTION, *VRAM_OVERFLOW, *ALLOCATOR_CHURN, *SLOW_PRECISION, *BUSY_CARD, *THROTTLED_CLOCKS,
 )  # fmt: skip
