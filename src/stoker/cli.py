@@ -248,6 +248,25 @@ def bench(
             typer.echo(f"  {key} = {value:g}")
 
 
+@app.command()
+def ward(
+    case: Annotated[
+        list[str] | None, typer.Argument(metavar="[CASE | CAUSE]...", help="Some cases only; no score then.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name the cases, and which cannot be run here.")
+    ] = False,
+    renamed: Annotated[
+        bool, typer.Option("--renamed", help="Give scripts, classes, functions and options other names.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("benchmarks"),
+) -> None:
+    """Inject each cause here, let the doctor judge, and score it."""
+    from stoker.ward import command
+
+    command.go(wanted=case or [], out=out, renamed=renamed, listed=listed)
+
+
 def _print_json(value: dict[str, Any]) -> None:
     json.dump(value, sys.stdout)
     sys.stdout.write("\n")
