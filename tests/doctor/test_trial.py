@@ -78,4 +78,4 @@ def test_epochs_have_no_more_batches_than_they_would(
     told = dict(child.told)
     assert told["replay"]["steps"] >= 50
     assert told["drain"]["batches"] > 0
-    assert told["batch"] == {"bytes": 8}
+    assert told["batch"] == {"bytes": 8, "padding": None}

@@ -104,6 +104,11 @@ CPU = making(read=0.001, transform=0.038, cpu=0.039)
             "cpu-quota",
         ),
         (waiting(making=CPU, process={"affinity": 1}), "cpu-affinity"),
+        (
+            waiting(shares={"wait": 0.0, "forward": 0.4, "backward": 0.5}, compute=0.04, padding=0.5),
+            "padding-waste",
+        ),
+        (waiting(shares={"wait": 0.0}, compute=0.04, recompiled=(9, 0.6)), "shape-recompute"),
         (waiting(shares={"wait": 0.01}, compute=0.0398), "healthy"),
         (waiting(shares={"wait": 0.01}, compute=0.0398, cores=7.8), "compute-bound"),
     ],

@@ -50,6 +50,8 @@ class Evidence:
     drawn: LoaderFacts | None = None
     making: Mapping[str, Any] = field(default_factory=dict)
     batch_bytes: int | None = None
+    padding: float | None = None
+    recompiled: tuple[int, float] | None = None
     growth: float | None = None
     stalls: float | None = None
     stall_every: int | None = None
@@ -139,10 +141,12 @@ def read(
         drawn=None if drawn is None else drawn[1],
         making=making.to_json() if making.batches else {},
         batch_bytes=told.get("batch", {}).get("bytes"),
+        padding=told.get("batch", {}).get("padding"),
+        recompiled=_recompiled(told),
         growth=_growth([step.seconds - (step.wait or 0.0) for step in steps]),
         stalls=stalls,
         stall_every=every,
-        process={k: v for k, v in told.get("observed", {}).items() if k not in ("t", "steps")},
+        process={k: v for k, v in told.get("observed", {}).items() if k not in ("t", "steps", "compiled")},
         host=host,
         throttled=_throttled(resources),
         cores=_cores(resources),
@@ -194,6 +198,15 @@ def _each(told: Mapping[str, Any] | None, what: str, missing: dict[str, str], na
         missing[name] = f"only {told[what]} {what} could be timed"
         return None
     return float(told["seconds"] / told[what])
+
+
+def _recompiled(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, float] | None:
+    """Graphs compiled while the loop was observed, and the share of that time; None without torch.compile."""
+    before, after = told.get("began", {}).get("compiled"), told.get("observed", {}).get("compiled")
+    if before is None or after is None:
+        return None
+    wall = told["observed"]["t"] - told["began"]["t"]
+    return after[0] - before[0], min(1.0, (after[1] - before[1]) / wall) if wall > 0 else 0.0
 
 
 def _scaled(value: float | None, by: float) -> float | None:

@@ -14,6 +14,7 @@ ends. All is told to the caller in messages; then the run ends, before another l
 
 import atexit
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.doctor.held import Held
+from stoker.doctor.padding import share_of_padding
 from stoker.scratch import Child
 from stoker.watch.session import Plan, Session
 
@@ -168,17 +170,19 @@ class Trial:
 
     def _end_part(self, now: float) -> None:
         if self._part == "warm":
-            self._child.report("began", t=time.time())
+            self._child.report("began", t=time.time(), compiled=_compiled())
             self._begin("observe")
         elif self._part == "observe":
             self._session.describe()  # should the run be ended by force
-            self._child.report("observed", t=time.time(), steps=len(self._spent), **self._about_process())
+            about = {**self._about_process(), "compiled": _compiled()}
+            self._child.report("observed", t=time.time(), steps=len(self._spent), **about)
             if not self._fed:
                 self._finish("no DataLoader was drawn from")
             self._begin("hold")
         elif self._part == "replay":
             self._child.report("replay", steps=len(self._spent), seconds=sum(self._spent))
-            self._child.report("batch", bytes=self._held.nbytes())
+            padding = share_of_padding(self._held.leaves())
+            self._child.report("batch", bytes=self._held.nbytes(), padding=padding)
             if not self._parts.drain_seconds:
                 self._finish()
             self._begin("drain")
@@ -263,6 +267,15 @@ def _in_queue(iterator: Any) -> int:
     """How many batches may lie ready: those are no measure of what the loader can do."""
     workers = getattr(iterator, "_num_workers", 0)
     return workers * (getattr(iterator, "_prefetch_factor", None) or 0) + workers
+
+
+def _compiled() -> tuple[int, float] | None:
+    """Graphs that torch.compile has made so far, and seconds that it took; None where it was not used."""
+    told = sys.modules.get("torch._dynamo.utils")
+    graphs = 0 if told is None else int(told.counters["stats"]["unique_graphs"])
+    if told is None or not graphs:
+        return None
+    return graphs, float(told.cumulative_time_spent_ns["entire_frame_compile"]) / 1e9
 
 
 def _set_workers(workers: int) -> None:
