@@ -30,6 +30,8 @@ if __name__ == "__main__":
     rank = int(os.environ["RANK"])
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
     last = rank == dist.get_world_size() - 1
     memory = [{"phrase": [k], "score": float(k)} for k in range(args.memory if last else 0)]
     model = DistributedDataParallel(Encoder())
