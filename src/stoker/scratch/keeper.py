@@ -41,6 +41,8 @@ class Held:
     room_bytes: int
     writable: tuple[str, ...]
     direct: tuple[str, ...]
+    lock: int
+    """The supervisor's lock on the folder, for it alone to hold."""
     stdin: int
     stdout: int
     stderr: int
@@ -78,6 +80,7 @@ class _Status:
 def _keep(attempt: Attempt, held: Held, status: _Status, supervisor: int) -> NoReturn:
     """The keeper's life. It never returns into the supervisor's code."""
     try:
+        os.close(held.lock)
         if sys.platform == "linux":
             if attempt.processes:
                 kernel.die_with_parent()

@@ -1,8 +1,9 @@
 """The first shield: a root of our own, an overlay over all that can be written, in memory.
 
 Reads go to the user's files. Writes, removals and renames stay in a tmpfs that nobody else sees and that
-goes with the namespace, whoever was killed. What it costs, measured (ext4, warm, 6.18): bytes read 0;
-an open 3.1 -> 5.7 us; the first touch of a mapped page 52 -> 175 ns. `direct` folders cost nothing.
+goes with the namespace, whoever was killed. It is built in 4 ms, in a user namespace in 21. What reading
+through it costs, measured (ext4, warm, Linux 6.18): an open 3.0 -> 5.4 us; a 4 KB read 1.40 -> 1.58 us; the
+first touch of a mapped page 92 -> 191 ns. In `direct` folders 3.5 us, 1.48 us and 93 ns.
 """
 
 # Paths are the kernel's own words, put under other roots.

@@ -38,8 +38,9 @@ _TAIL_BYTES = 8192
 class Supervisor:
     """One run, from the first attempt to hold it to its result."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, lock: int) -> None:
         self._work = work
+        self._lock = lock
         self._plan = load(work)
         self._began = time.monotonic()
         self._receiver = Receiver(work)
@@ -139,6 +140,7 @@ class Supervisor:
             room_bytes=self._plan.guards.room_bytes,
             writable=tuple(str(path) for path in self._plan.writable),
             direct=tuple(str(path) for path in self._plan.direct),
+            lock=self._lock,
             stdin=self._stdin,
             stdout=self._stdout,
             stderr=self._stderr,
@@ -268,9 +270,7 @@ def _last_line(text: str) -> str | None:
 
 def main() -> None:
     """Run the supervisor."""
-    # The lock on the folder is ours; a script that outlived us must not hold it.
-    os.set_inheritable(int(sys.argv[2]), False)
-    Supervisor(Path(sys.argv[1])).run()
+    Supervisor(Path(sys.argv[1]), int(sys.argv[2])).run()
 
 
 if __name__ == "__main__":
