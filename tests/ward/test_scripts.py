@@ -141,6 +141,11 @@ def test_foreign_names_are_left_alone() -> None:
         "    def scale(self, x):\n        return x.float()\n"
     )
     text = rename(source).text
+    path = rename(
+        "import http.client\nclass A:\n    def __init__(self):\n        self.client = http.client\n"
+    ).text
+    assert "= http.client" in path
+    assert "self.client" not in path
     assert "def forward" in text
     assert ".mean()" in text
     assert ".float()" in text

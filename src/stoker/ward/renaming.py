@@ -169,7 +169,7 @@ class _Renamer(ast.NodeTransformer):
         spaced = isinstance(node.value, ast.Name) and node.value.id in self._own.spaces
         if spaced and node.attr in self._options:
             node.attr = self._options[node.attr]
-        elif node.attr in self._own.attributes:
+        elif node.attr in self._own.attributes and not self._is_imported(node):
             node.attr = self._fresh[node.attr]
         return self.generic_visit(node)
 
@@ -207,6 +207,12 @@ class _Renamer(ast.NodeTransformer):
             optional = str(named[-1].value).startswith("-")
             node.args = [ast.Constant(f"--{name}" if optional else name)]
         return self.generic_visit(node)
+
+    def _is_imported(self, node: ast.expr) -> bool:
+        """Whether a dotted path begins with something imported: `http.client`."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self._own.imported
 
     def _bare(self, node: ast.Module | ast.ClassDef | ast.FunctionDef) -> ast.AST:
         """Without its docstring."""

@@ -39,7 +39,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--users", type=int, default=6000)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--in-bulk", action="store_true")
     opts = parser.parse_args()

@@ -3,7 +3,7 @@
 from stoker.ward.case import Case, Data, Neutral, Setup
 
 CUDA = ("cuda",)
-SCAN = Data(maker="scan.py", args=("scan.zarr", "--edge", "256", "--chunk", "64"))
+SCROLL = Data(maker="rows.py", args=("scroll.f32", "--count", "128", "--size", "65536"))
 
 STRAGGLER = (
     Case(
@@ -143,14 +143,14 @@ TINY_BATCH = (
 PATCHES = (
     Case(
         id="too-few-workers-patches",
-        script="ct_patches.py",
-        args=("--batch", "1", "--workers", "1", "--ahead", "1", "--edge", "64", "--count", "64"),
+        script="scroll_patches.py",
+        args=("--batch", "1", "--workers", "1", "--ahead", "1"),
         cause="too-few-workers",
-        variant="3D patches, batch 1, one worker, prefetch 1, chunks that fit",
+        variant="3D patches, batch 1, one worker, prefetch 1, on CPUs",
         also=("cpu-transform", "tiny-batch"),
-        needs=("package:tensorstore", "cores>=2"),
-        data=(SCAN,),
-        neutral=Neutral(args=("--batch", "1", "--workers", "2", "--edge", "64", "--count", "64")),
+        needs=("cores>=2",),
+        data=(SCROLL,),
+        neutral=Neutral(args=("--batch", "1", "--workers", "2", "--ahead", "2")),
         seed="003",
     ),
 )

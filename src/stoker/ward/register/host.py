@@ -25,7 +25,7 @@ CPU_QUOTA = (
     Case(
         id="cpu-quota-points",
         script="noise_steps.py",
-        args=("--width", "384"),
+        args=("--width", "320"),
         cause="cpu-quota",
         variant="no loader at all, half a core",
         setup=(Setup(name="quota", value=0.5),),

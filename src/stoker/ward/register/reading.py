@@ -229,12 +229,12 @@ QUERY_PER_SAMPLE = (
     Case(
         id="query-per-sample-signals-2",
         script="emitter_positions.py",
-        args=("--workers", "2"),
+        args=("--workers", "2", "--batch", "24"),
         cause="query-per-sample",
         variant="PostgreSQL 1 ms away, sessions pickled to 2 spawned workers",
         also=("too-few-workers",),
         setup=(Setup(name="postgres", value=0.5),),
-        neutral=Neutral(args=("--workers", "2", "--together")),
+        neutral=Neutral(args=("--workers", "2", "--batch", "24", "--together")),
         seed="004",
     ),
     Case(

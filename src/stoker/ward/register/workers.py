@@ -321,10 +321,10 @@ PADDING_WASTE = (
     Case(
         id="padding-waste-patents-1",
         script="patent_abstracts.py",
-        args=("--spread", "1.0", "--batch", "32", "--typical", "16"),
+        args=("--spread", "1.0", "--batch", "24", "--typical", "16"),
         cause="padding-waste",
-        variant="lengths spread wider, 32 at a time",
-        neutral=Neutral(args=("--spread", "1.0", "--batch", "32", "--typical", "16", "--by-length")),
+        variant="lengths spread wider, 24 at a time",
+        neutral=Neutral(args=("--spread", "1.0", "--batch", "24", "--typical", "16", "--by-length")),
     ),
     Case(
         id="padding-waste-genes",

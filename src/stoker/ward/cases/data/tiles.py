@@ -1,7 +1,7 @@
 """Makes a folder of files, one tile each: a label byte, then four bands of 128 x 128 bytes."""
 
 import argparse
-import os
+import random
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -11,5 +11,6 @@ if __name__ == "__main__":
     args = parser.parse_args()
     folder = Path(args.out)
     folder.mkdir(parents=True)
+    draw = random.Random(0)
     for number in range(args.count):
-        (folder / f"{number:05d}.tile").write_bytes(bytes([number % 8]) + os.urandom(4 * 128 * 128))
+        (folder / f"{number:05d}.tile").write_bytes(bytes([number % 8]) + draw.randbytes(4 * 128 * 128))
