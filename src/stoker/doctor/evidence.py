@@ -69,8 +69,11 @@ class Evidence:
 
     @property
     def lost(self) -> float:
-        """The share of a step that is lost to waiting for data: no more than what held batches would save."""
-        waiting = self.shares.get("wait") or 0.0
+        """The share of a step that is lost to waiting for data, loaders starting up apart.
+
+        No more than what held batches would save.
+        """
+        waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.startup)
         return waiting if self.compute is None else max(0.0, min(waiting, 1 - self.compute / self.step))
 
     @property
