@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -54,18 +55,24 @@ def script(folder: Path, text: str, name: str = "train.py") -> Path:
     return path
 
 
-def temporary_folders() -> set[str]:
-    return {path.name for path in Path("/tmp").glob("stoker-scratch-*")}
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory that nobody else uses, so that what is left in it is ours."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
-def shared_memory() -> set[str]:
-    return {entry.name for entry in Path("/dev/shm").iterdir()}
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
 
 
-def test_the_bounded_end_is_exact_and_leaves_nothing(tmp_path: Path, mechanism: Mechanism, mark: str) -> None:
+def test_the_bounded_end_is_exact_and_leaves_nothing(
+    tmp_path: Path, temporary: Path, mechanism: Mechanism, mark: str
+) -> None:
     """Five updates of a loop with 4 workers, and not one more; no process, shared memory or file after."""
     path = script(tmp_path, TRAINING.replace("WORKERS", "4"))
-    before = temporary_folders(), shared_memory()
     result = run(
         plan(
             path, hook="scratch_hooks:count_updates", limits=Limits(steps=5), env={"MARK": mark},
@@ -78,7 +85,9 @@ def test_the_bounded_end_is_exact_and_leaves_nothing(tmp_path: Path, mechanism: 
     assert result.shield is not None
     assert result.shield.by == mechanism
     assert marked(mark) == []
-    assert (temporary_folders(), shared_memory()) == before
+    assert names_in(temporary) == []
+    pid = next(message.body["pid"] for message in result.messages if message.kind == "started")
+    assert not [name for name in names_in(Path("/dev/shm")) if name.startswith(f"torch_{pid}_")]
 
 
 def test_user_code_after_the_last_step_never_runs(tmp_path: Path) -> None:
@@ -228,7 +237,7 @@ def wait_until_none(mark: str) -> list[int]:
 
 @pytest.mark.parametrize("victims", ["caller", "supervisor", "both"])
 def test_kill_minus_9_from_outside_ends_everything(
-    tmp_path: Path, mechanism: Mechanism, mark: str, victims: str
+    tmp_path: Path, temporary: Path, mechanism: Mechanism, mark: str, victims: str
 ) -> None:
     """Whoever is killed: no process is left, no file of the user's is changed, and soon no folder."""
     (tmp_path / "precious.txt").write_text("as it was")
@@ -246,7 +255,6 @@ def test_kill_minus_9_from_outside_ends_everything(
         work()
         """,
     )
-    before = temporary_folders()
     caller, supervisor = start_caller(path, mark, mechanism)
     assert marked(mark) != []
     if victims in ("supervisor", "both"):
@@ -260,9 +268,9 @@ def test_kill_minus_9_from_outside_ends_everything(
         run(plan(script(tmp_path, "", "next.py")))  # the next start sweeps
         (tmp_path / "next.py").unlink()
     for _ in range(200):
-        if temporary_folders() <= before:
+        if names_in(temporary) == []:
             break
         time.sleep(0.05)
-    assert temporary_folders() <= before
+    assert names_in(temporary) == []
     assert (tmp_path / "precious.txt").read_text() == "as it was"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious.txt", "train.py"]
