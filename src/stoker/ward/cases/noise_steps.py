@@ -9,10 +9,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--width", type=int, default=768)
 parser.add_argument("--depth", type=int, default=4)
 parser.add_argument("--batch", type=int, default=256)
+parser.add_argument("--threads", type=int, default=0, help="0: as torch chooses")
 parser.add_argument("--steps", type=int, default=8000)
 args = parser.parse_args()
 
 torch.manual_seed(0)
+if args.threads:
+    torch.set_num_threads(args.threads)
 betas = torch.linspace(1e-4, 0.02, 200)
 kept = (1 - betas).cumprod(0)
 layers = [nn.Linear(3, args.width), nn.SiLU()]

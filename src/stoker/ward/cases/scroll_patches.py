@@ -27,19 +27,20 @@ class ScrollPatches(Dataset):
         low, high = np.percentile(patch, (1, 99))
         patch = np.clip((patch - low) / (high - low), 0, 1) ** 0.8
         patch += np.random.default_rng(index).normal(0, 0.02, patch.shape)
-        ink = np.abs(np.gradient(patch, axis=0)) > 0.4
+        edges = np.sqrt(sum(np.square(part) for part in np.gradient(patch)))
+        ink = edges[::4, ::4, ::4] > np.percentile(edges, 90)
         return torch.from_numpy(patch.astype(np.float32))[None], torch.from_numpy(ink[None]).float()
 
 
 class Ink(nn.Module):
-    def __init__(self, width=6):
+    def __init__(self, width=4):
         super().__init__()
         self.down = nn.Conv3d(1, width, 4, stride=4)
         self.mix = nn.Conv3d(width, width, 3, padding=1)
-        self.up = nn.ConvTranspose3d(width, 1, 4, stride=4)
+        self.out = nn.Conv3d(width, 1, 1)
 
     def forward(self, patch):
-        return self.up(torch.relu(self.mix(torch.relu(self.down(patch)))))
+        return self.out(torch.relu(self.mix(torch.relu(self.down(patch)))))
 
 
 def main():

@@ -25,10 +25,10 @@ CPU_QUOTA = (
     Case(
         id="cpu-quota-points",
         script="noise_steps.py",
-        args=("--width", "320"),
+        args=("--width", "512", "--threads", "1"),
         cause="cpu-quota",
-        variant="no loader at all, half a core",
-        setup=(Setup(name="quota", value=0.5),),
+        variant="no loader at all, 0.4 of a core",
+        setup=(Setup(name="quota", value=0.4),),
         neutral=Neutral(setup=()),
     ),
 )

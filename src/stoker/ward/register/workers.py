@@ -152,10 +152,12 @@ WORKER_STARTUP = (
     Case(
         id="worker-startup-forkserver",
         script="museum_scans.py",
-        args=("--workers", "2", "--start", "forkserver", "--owned", "400000"),
+        args=("--workers", "2", "--start", "forkserver", "--owned", "400000", "--shown", "3200"),
         cause="worker-startup",
-        variant="two workers by forkserver and 400,000 paths",
-        neutral=Neutral(args=("--workers", "2", "--start", "forkserver", "--owned", "400000", "--stay")),
+        variant="two workers by forkserver and 400,000 paths, every 100 steps",
+        neutral=Neutral(
+            args=("--workers", "2", "--start", "forkserver", "--owned", "400000", "--shown", "3200", "--stay")
+        ),
     ),
     Case(
         id="worker-startup-fork",
