@@ -12,7 +12,7 @@ from resolving import read
 from torch import nn
 
 import stoker
-from stoker.ward.fake_device import FakeDevice
+from stoker.ward.fake_device import FakeDevice, FakeEvent
 from stoker.watch import Record, hooks
 from stoker.watch.observer import Observer
 from stoker.watch.session import Plan, Session
@@ -141,18 +141,39 @@ def test_a_failed_capture_does_not_end_the_counting() -> None:
 def test_a_device_that_failed_does_not_take_the_ending_along(tmp_path: Path) -> None:
     """The outcome is written, and what could not be is told."""
 
+    class BrokenEvent(FakeEvent):
+        def query(self) -> bool:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
     class Broken(FakeDevice):
         def synchronize(self) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
+
+        def make(self) -> FakeEvent:
+            return BrokenEvent()
 
     session = Session(Plan(name="it", root=tmp_path))
     session.start()
     session.observer.use_device(Broken())  # type: ignore[arg-type]
     train(3)
     session.finish("failed", error="device-side assert")
-    about = Record.open(session.folder).ranks[0].about
-    assert about["outcome"] == "failed"
-    assert "device-side assert" in about["failure"]
+    record = Record.open(session.folder).ranks[0]
+    assert (record.about["outcome"], record.about["device"]) == ("failed", FakeDevice().name)
+    assert "device-side assert" in record.about["failure"]
+    assert [step.device for step in record.steps()] == [None] * 3  # by the host's clock
+
+
+def test_a_copy_under_way_when_recording_fails_goes_on() -> None:
+    """Nobody reads any more; the training thread is none the wiser."""
+    observer = Observer()
+    observer.use_device(FakeDevice())  # type: ignore[arg-type]
+    moved = torch.empty(0, device="meta")
+
+    def copy() -> torch.Tensor:
+        observer.close()
+        return moved
+
+    assert observer.timed_copy(copy, (), {}) is moved
 
 
 def test_the_overhead_told_grows_with_what_is_noted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -115,6 +116,47 @@ def test_a_scribe_that_hangs_does_not_hold_the_end_up_for_ever(
         scribe.suspend()
     scribe.kill()
     assert "has not ended in" in watch.record.ranks[0].about["failure"]
+
+
+def test_a_scribe_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the account goes on; nothing piles up for it."""
+    monkeypatch.setattr(recorder, "_ANSWER", 0.5)
+    with stoker.Watch(runs=tmp_path) as watch:
+        session = watch._session
+        assert session is not None
+        scribe = scribe_of(os.getpid())
+        scribe.suspend()
+        session.expect(10)
+        train(5)
+        assert session.observer.notes == []
+    scribe.kill()
+    assert "has not answered in" in watch.record.ranks[0].about["failure"]
+
+
+def test_a_signal_at_the_very_start_does_not_end_it(tmp_path: Path) -> None:
+    """A script that signals its group before anything else is recorded all the same."""
+    (tmp_path / "train.py").write_text(
+        "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nos.killpg(0, signal.SIGTERM)\n"
+        "import torch\nnet = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(4):\n    net(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "run", "--json", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, start_new_session=True, check=False,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    assert (told["steps"], told["failure"]) == (4, None)
+
+
+def test_counts_of_other_kinds_than_python_s_are_taken(tmp_path: Path) -> None:
+    """NumPy's, say."""
+    with stoker.Watch(runs=tmp_path, total_steps=np.int64(100)) as watch:  # type: ignore[arg-type]
+        for _ in range(3):
+            with watch.loading(samples=np.int64(8)):  # type: ignore[arg-type]
+                pass
+            watch.step()
+    assert [step.samples for step in watch.record.ranks[0].steps()] == [8, 8, 8]
+    assert watch.record.about["total_steps"] == 100
 
 
 @pytest.mark.skipif(os.name != "posix", reason="nobody waits for children here")

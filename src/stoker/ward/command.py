@@ -23,7 +23,7 @@ def go(*, wanted: list[str], out: Path, renamed: bool, listed: bool) -> None:
             reason = injectable(case)
             typer.echo(f"{case.id}: {case.variant}" + (f" [not here: {reason}]" if reason else ""))
         return
-    version = commit_here() or __version__
+    version = (commit_here() or __version__) + ("-renamed" if renamed else "")
     seen = make_rounds(chosen, out / "ward", version=version, renamed=renamed, tell=typer.echo)
     figures = score.figures_of(seen, chosen)
     for name, value in figures.items():

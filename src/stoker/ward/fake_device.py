@@ -28,6 +28,7 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.index = 0
+        self.name = "a device that is not there"
         self.stream = self.raw_stream = 0
         self.capturing = False
         self.beside = False

@@ -36,6 +36,7 @@ class Device:
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.name = torch.cuda.get_device_name(index)
         self.capturing = False
         # Made and recorded without the Python class above it, which costs 1 to 2 us more (H200, torch 2.11).
         self.make: Any = partial(torch._C._CudaEventBase, enable_timing=True)
@@ -94,6 +95,11 @@ class EventLog:
         self.pairs.append((before, after))
         self.paired = number + 1
         return number
+
+    def forget(self) -> None:
+        """The device has failed: none of them will be told."""
+        self.marks.clear()
+        self.pairs.clear()
 
     def take_marks(self, most: int) -> list[float]:
         """Milliseconds from one mark to the next, for so many that the device has passed since the last call.

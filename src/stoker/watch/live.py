@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -195,7 +196,11 @@ def summary(session: "Session", console: Console | None = None) -> None:
     account = session.account
     tally, steps = account.tally, account.steps
     console.print()
+    if session.failure:
+        console.print(escape(session.failure), style="yellow", highlight=False)
     if not steps:
+        if session.failure:
+            return
         console.print(
             f"[bold]stoker[/]: no optimizer step was seen in {duration(time.time() - session.started)}. "
             "A loop that updates its weights without torch.optim is observed by stoker.Watch and its step()."
@@ -236,7 +241,4 @@ def summary(session: "Session", console: Console | None = None) -> None:
         f"{percent(overhead['recorder_cpu_share'])} of a core beside it",
         highlight=False,
     )
-    failure = session.failure
-    if failure:
-        console.print(f"[yellow]{failure}[/]")
     console.print(f"record: {session.folder}", highlight=False, soft_wrap=True)

@@ -440,7 +440,8 @@ class Observer:
         """Nobody reads any more: take no notes, whoever may still call."""
         self.take = _ignore
         self.aside, self.told = deque(maxlen=0), deque(maxlen=0)
-        self.thread, self.device, self._updated = 0, None, True
+        # The device stays: the training thread may be between asking for it and using it.
+        self.thread, self._updated = 0, True
 
     def _settle(self) -> None:
         """What the first draw or forward has to do, and one after the model was wrapped."""

@@ -8,6 +8,7 @@ nothing of the interpreter that trains.
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from stoker.watch.account import Account
+from stoker.watch.device import Device
 from stoker.watch.observer import Observer
 from stoker.watch.rehearsal import Rehearsal
 from stoker.watch.round import HEAD, Round
@@ -33,8 +35,9 @@ _SAMPLE_EVERY = 2
 # What a note costs is tried out in the first rounds, and then once a minute.
 _REHEARSED_ROUNDS = 8
 _REHEARSE_EVERY = 120
-# Seconds that the end of a run waits for its last round.
+# Seconds that the end of a run waits for its last round, and that any other round may take.
 _PATIENCE = 10.0
+_ANSWER = 30.0
 # Events that are read at once, and seconds until the next. While they are read the loop waits for the
 # interpreter: all of a round's at once took 1.9 ms of CPU beside steps of 10 ms (H200's host).
 _BITE = 8
@@ -72,6 +75,7 @@ class Recorder:
         self._told_about: str | None = None
         self._rounds = 0
         self._greeted = False
+        self._closed = False
         self._one_at_a_time = threading.Lock()
         self._stop = threading.Event()
         self._pause = self._stop.wait if pause is None else pause
@@ -95,15 +99,19 @@ class Recorder:
         self._about["pid"] = os.getpid()
         try:
             self._scribe = subprocess.Popen(
-                [sys.executable, "-P", "-c", CODE, json.dumps(self._about), _HOME, *sys.path],
+                [sys.executable, "-P", "-c", CODE, json.dumps(self._about), _HOME, *_path()],
                 bufsize=0,  # a forked worker must not have something to flush
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL if self._live is None else self._live,
             )
             if os.name == "posix":
-                self._scribe.wait()  # it has left the family: not a child that the script could meet
-        except OSError as error:
+                # It leaves the family at once: no child that the script could meet.
+                self._scribe.wait(_ANSWER)
+                for pipe in (self._scribe.stdin, self._scribe.stdout):
+                    assert pipe is not None
+                    os.set_blocking(pipe.fileno(), False)
+        except Exception as error:  # noqa: BLE001  # an odd interpreter or path must not end the run
             self._fail(error)
             return
         self._thread.start()
@@ -121,9 +129,11 @@ class Recorder:
 
     def exchange(self, *, last: bool = False) -> None:
         """Send a round now, and wait for the account of it."""
+        if os.getpid() != self._about.get("pid"):  # before the lock, which a fork may have copied locked
+            return
         with self._one_at_a_time:
             scribe = self._scribe
-            if scribe is None or self._failure is not None or os.getpid() != self._about["pid"]:
+            if scribe is None or self._failure is not None or self._closed:
                 return
             assert scribe.stdin is not None
             assert scribe.stdout is not None
@@ -136,6 +146,9 @@ class Recorder:
                 self._fail(ChildProcessError("the process that writes the record has ended"))
             except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
                 self._fail(error)
+            except BaseException as error:  # Ctrl-C: its answer would be taken for the next one's
+                self._fail(error)
+                raise
             self._rounds += 1
 
     def _run(self) -> None:
@@ -164,7 +177,7 @@ class Recorder:
             try:
                 device.synchronize()
             except Exception as error:  # noqa: BLE001  # that is the run's affair, not its end
-                self._observer.device = None
+                self._observer.events.forget()
                 return error
         return None
 
@@ -186,7 +199,7 @@ class Recorder:
             pairs=pairs,
             unix_less_clock=time.time() - time.perf_counter_ns() / 1e9,
             about=about,
-            counters={"allocator": _allocator()} if counted else None,
+            counters={"allocator": _allocator(observer.device)} if counted else None,
             last=last,
         )
 
@@ -223,14 +236,14 @@ class Recorder:
         self._told_about = about
         return about
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = f"recording stopped: {type(error).__name__}: {error}"
         self._observer.close()
         self._close()
 
     def _close(self) -> None:
-        scribe = self._scribe
+        scribe, self._closed = self._scribe, True
         if scribe is None:
             return
         for pipe in (scribe.stdin, scribe.stdout):
@@ -251,19 +264,36 @@ def _held_sigpipe() -> Iterator[None]:
         yield
     finally:
         if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
-            signal.sigwait({signal.SIGPIPE})
+            signal.sigtimedwait({signal.SIGPIPE}, 0) if hasattr(signal, "sigtimedwait") else None
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _path() -> list[str]:
+    """Where this process finds modules; entries may be anything."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
+def _await(descriptor: int, event: int) -> None:
+    """Wait until a pipe can be used. Blocking ones, where nothing can be polled, wait by themselves."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(_ANSWER * 1e3):
+        raise TimeoutError(f"the process that writes the record has not answered in {_ANSWER:.0f} s")
 
 
 def _send(descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
+        if os.name == "posix":
+            _await(descriptor, select.POLLOUT)
         left = left[os.write(descriptor, left) :]
 
 
 def _receive(descriptor: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
+        if os.name == "posix":
+            _await(descriptor, select.POLLIN)
         piece = os.read(descriptor, size - len(data))
         if not piece:
             raise BrokenPipeError
@@ -276,12 +306,18 @@ def _drain(waiting: deque[Any]) -> list[Any]:
     return [waiting.popleft() for _ in range(len(waiting))]
 
 
-def _allocator() -> dict[str, int] | None:
-    """The CUDA allocator's counters; None where there is no CUDA context."""
+def _allocator(device: Device | None) -> dict[str, int] | None:
+    """The CUDA allocator's counters, on the model's device; None where there are none.
+
+    This thread has a current device of its own, which is none of the script's affair.
+    """
     if "torch.cuda" not in sys.modules or not torch.cuda.is_initialized():
         return None
-    # As torch.cuda.memory_stats() without its flattening of some 200 names, which takes most of its time.
-    stats = torch.cuda.memory_stats_as_nested_dict()
+    try:
+        # As torch.cuda.memory_stats() without its flattening of some 200 names, which takes most of its time.
+        stats = torch.cuda.memory_stats_as_nested_dict(None if device is None else device.index)
+    except RuntimeError:  # another allocator was plugged in
+        return None
     return {
         "allocated": stats["allocated_bytes"]["all"]["current"],
         "allocated_peak": stats["allocated_bytes"]["all"]["peak"],

@@ -58,9 +58,12 @@ class Scribe:
             self._failure = f"recording stopped: {type(error).__name__}: {error}"
 
     def finish(self) -> None:
-        """No more rounds come."""
+        """No more rounds come. Steps that the device never passed are told by the host's clock."""
         if self._failure is None:
             self._reader.finish()
+            self._write_steps()
+            for part in (part for parts in self._reader.done for part in parts):
+                part.marks.clear()
             self._write_steps()
         self._writer.close()
         self._sampler.close()

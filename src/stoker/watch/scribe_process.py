@@ -12,7 +12,6 @@ import json
 import os
 import pickle
 import select
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +24,17 @@ from stoker.watch.scribe import Scribe
 # Seconds between two looks for the training process, where the kernel cannot tell of its end.
 _LOOK_EVERY = 2.0
 _CHUNK = 1 << 20
-# What a Python is told to run. It forks before it does anything that takes time: the training process waits
-# for the parent's end. The given path comes last: a script's folder may hold a `json.py`.
+# What a Python is told to run. It forks, and no signal ends it, before anything that takes time: the training
+# process waits for the parent's end. The given path comes last: a script's folder may hold a `json.py`.
 CODE = """\
-import os, sys
-if hasattr(os, "fork") and os.fork():
-    os._exit(0)
+import os, signal, sys
+if hasattr(os, "fork"):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+    if hasattr(signal, name):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 sys.path += sys.argv[2:]
 from stoker.watch.scribe_process import main
 main()
@@ -40,11 +44,6 @@ main()
 def main() -> None:
     """Serve one run: rounds in, accounts out, and the live view on stderr where it is asked for."""
     about = json.loads(sys.argv[1])
-    if hasattr(os, "setsid"):
-        os.setsid()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
     incoming, outgoing = os.dup(0), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Session:
         self.rank = _env_int("RANK", 0) if plan.rank is None else plan.rank
         self.local_rank = _env_int("LOCAL_RANK", 0) if plan.local_rank is None else plan.local_rank
         self.world_size = _env_int("WORLD_SIZE", 1) if plan.world_size is None else plan.world_size
-        self.goal = plan.total_steps
+        self.goal = None if plan.total_steps is None else index(plan.total_steps)
         self.steps_before: int | None = None
         self.facts: dict[str, Any] | None = None
         self.id = plan.run_id or _run_id(plan.name, self.world_size)
@@ -75,6 +76,7 @@ class Session:
         )
         self._working_folder = str(Path.cwd())
         self.finished = False
+        self._pid = os.getpid()
 
     def start(self) -> None:
         """Begin to observe."""
@@ -85,7 +87,7 @@ class Session:
 
     def finish(self, outcome: str, *, exit_code: int | None = None, error: str | None = None) -> None:
         """The run has ended: `done`, `failed` or `interrupted`."""
-        if self.finished:
+        if self.finished or os.getpid() != self._pid:  # a forked child leaves its parent's run alone
             return
         self.finished = True
         hooks.uninstall()
@@ -120,7 +122,7 @@ class Session:
         """So many steps are still to come, after those `before` that an earlier, resumed run had made."""
         self.recorder.exchange()
         made = self.account.steps
-        self.goal = made + steps
+        self.goal = made + index(steps)
         if not made:  # a second training in one script starts counting again; the record's steps do not
             self.steps_before = before
         self._describe_run()
@@ -143,6 +145,7 @@ class Session:
             **account.tally.to_json(),
             "batches": [{"loader": n, **making.to_json()} for n, making in sorted(account.making.items())],
             "overhead": self.overhead(),
+            "failure": self.failure,
         }
 
     def _take_facts(self) -> None:
@@ -195,7 +198,7 @@ class Session:
                 "exit_code": exit_code,
                 "error": error,
                 "steps": account.steps,
-                "device": None if device is None else torch.cuda.get_device_name(device.index),
+                "device": None if device is None else device.name,
                 "loaders": [loader.to_json() for loader in account.loaders],
                 "overhead": self.overhead(),
                 "failure": self.failure,

@@ -127,6 +127,8 @@ class Making:
     cpu: float = 0.0
     counted: int = 0
     bytes: int = 0
+    disk: int = 0
+    faults: int = 0
     calls: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: Batch) -> None:
@@ -140,6 +142,8 @@ class Making:
         if batch.bytes is not None:
             self.counted += 1
             self.bytes += batch.bytes
+            self.disk += batch.disk or 0
+            self.faults += batch.faults or 0
         for call, times in batch.calls.items():
             self.calls[call] = self.calls.get(call, 0) + times
 
@@ -151,5 +155,7 @@ class Making:
             **{name: self.spent[name] / each if name in self.spent else None for name in _MAKING},
             "cpu": self.cpu / each,
             "bytes": self.bytes / self.counted if self.counted else None,
+            "disk": self.disk / self.counted if self.counted else None,
+            "faults": self.faults / self.counted if self.counted else None,
             "calls": {call: times / each for call, times in sorted(self.calls.items())},
         }

@@ -15,6 +15,7 @@ import html
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,7 @@ class Watch:
         assert session is not None
         observer = session.observer
         loader = observer.loaders.of(self)
+        samples = None if samples is None else index(samples)
         here = observer.begin_draw(loader)
         try:
             yield
