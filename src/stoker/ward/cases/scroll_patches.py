@@ -8,6 +8,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 
+def smooth(slices):
+    """Leave out the fine ripples of each slice, in place."""
+    for number, plane in enumerate(slices):
+        waves = np.fft.rfft2(plane)
+        waves[:, waves.shape[1] // 2 :] = 0
+        slices[number] = np.fft.irfft2(waves, plane.shape)
+
+
 class ScrollPatches(Dataset):
     def __init__(self, path, side, patch, count):
         self.path, self.side, self.patch = path, side, patch
@@ -24,12 +32,11 @@ class ScrollPatches(Dataset):
         z, y, x = self.corners[index]
         d, h, w = self.patch
         patch = np.array(self.volume[z : z + d, y : y + h, x : x + w])
-        low, high = np.percentile(patch, (1, 99))
-        patch = np.clip((patch - low) / (high - low), 0, 1) ** 0.8
-        patch += np.random.default_rng(index).normal(0, 0.02, patch.shape)
-        edges = np.sqrt(sum(np.square(part) for part in np.gradient(patch)))
-        ink = edges[::4, ::4, ::4] > np.percentile(edges, 90)
-        return torch.from_numpy(patch.astype(np.float32))[None], torch.from_numpy(ink[None]).float()
+        for axis in range(3):
+            smooth(np.moveaxis(patch, axis, 0))
+        low, high = np.percentile(patch[::2, ::2, ::2], (1, 99))
+        patch = np.clip((patch - low) / (high - low), 0, 1).astype(np.float32)
+        return torch.from_numpy(patch)[None], torch.from_numpy(patch[None, ::4, ::4, ::4] > 0.5).float()
 
 
 class Ink(nn.Module):
@@ -46,7 +53,7 @@ class Ink(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--volume", default="scroll.f32")
-    parser.add_argument("--patch", type=int, nargs=3, default=[32, 64, 64])
+    parser.add_argument("--patch", type=int, nargs=3, default=[24, 48, 48])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ahead", type=int, default=1)
