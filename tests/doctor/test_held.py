@@ -1,5 +1,8 @@
 """Held batches come again as they were, in new containers, whatever the loop did to them."""
 
+from collections import UserDict
+
+import numpy as np
 import torch
 
 from stoker.doctor.held import RING, Held
@@ -46,3 +49,17 @@ def test_what_was_kept_is_not_the_loaders_memory() -> None:
         ring.keep(memory)
     assert [float(ring.next()[0]) for _ in range(RING)] == [0.0, 1.0, 2.0, 3.0]
     assert ring.nbytes() == 8
+
+
+def test_a_container_that_torch_does_not_know_is_copied_whole() -> None:
+    """As tokenizers and graph libraries have them: what the loop pops is there the next time."""
+    ring = Held()
+    for number in range(RING):
+        ring.keep(UserDict(x=torch.full((2,), float(number)), labels=np.zeros(2)))
+    first = ring.next()
+    first.pop("labels")[0] = 9
+    for _ in range(RING - 1):
+        ring.next()
+    again = ring.next()
+    assert again["labels"].tolist() == [0.0, 0.0]
+    assert again["x"].tolist() == [0.0, 0.0]

@@ -93,7 +93,7 @@ CPU = making(read=0.001, transform=0.038, cpu=0.039)
             waiting(shares={"wait": 0.0, "other": 0.6}, compute=0.04, stalls=0.55, stall_every=10),
             "loop-stall",
         ),
-        (waiting(shares={"wait": 0.0, "other": 0.0}, compute=0.04, growth=3.0), "growing-state"),
+        (waiting(shares={"wait": 0.0, "other": 0.0}, compute=0.04, growth=3.0, grown=0.5), "growing-state"),
         (waiting(shares={"wait": 0.0}, compute=0.04, process={"anomaly": True}), "debug-left-on"),
         (
             waiting(shares={"wait": 0.0}, compute=0.04, process={"parameters": {"float64": 9}}),
@@ -110,6 +110,18 @@ CPU = making(read=0.001, transform=0.038, cpu=0.039)
         ),
         (waiting(shares={"wait": 0.0}, compute=0.04, recompiled=(9, 0.6)), "shape-recompute"),
         (waiting(shares={"wait": 0.01}, compute=0.0398), "healthy"),
+        # A narrow mask, or a quota that is met now and then, of a run that needs no more.
+        (waiting(shares={"wait": 0.01}, compute=0.0398, cores=1.1, process={"affinity": 4}), "healthy"),
+        (
+            waiting(
+                shares={"wait": 0.01},
+                compute=0.0398,
+                cores=1.1,
+                throttled=0.12,
+                host={**HOST, "quota_cores": 4.0},
+            ),
+            "healthy",
+        ),
         (waiting(shares={"wait": 0.01}, compute=0.0398, cores=7.8), "compute-bound"),
     ],
 )
@@ -124,6 +136,13 @@ def test_a_loop_that_waits_for_an_unknown_reason_is_told_so() -> None:
     assert (verdict.cause, verdict.share) == ("unknown", 0.75)
     assert "storage-latency" in verdict.untold
     assert "storage-latency" not in verdict.eliminated
+
+
+def test_a_run_whose_loaders_are_unknown_has_no_cause_ruled_out_by_them() -> None:
+    """As of a record that ended by force before it was described."""
+    verdict = reach(waiting(drawn=None, samples=None))
+    for cause in ("worker-startup", "too-few-workers", "handoff", "no-overlap", "query-per-sample"):
+        assert cause not in verdict.eliminated
 
 
 def test_two_causes_come_in_order_with_the_ceiling_after_each() -> None:

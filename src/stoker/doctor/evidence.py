@@ -13,8 +13,15 @@ from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.tally import Making
 
+_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "loaders")
 # Steps of which a slope or a stall can be told.
 _FEWEST = 16
+# Steps or batches of an experiment, for a mean of them.
+_LEAST_HELD = 4
+# Steps that stand out, for what holds them up to be one that comes again.
+_LEAST_STALLS = 3
+# Of the cores that may be used, for them to be what limits a run.
+_FULL = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,7 @@ class Evidence:
     padding: float | None = None
     recompiled: tuple[int, float] | None = None
     growth: float | None = None
+    grown: float | None = None
     stalls: float | None = None
     stall_every: int | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
@@ -92,11 +100,15 @@ class Evidence:
         """A part's share of making a batch."""
         return (self.making.get(name) or 0.0) / self.make if self.make else 0.0
 
-    def calls(self, name: str) -> float:
-        """Calls of a kind for each sample; 0 where none was seen."""
-        made = self.making.get("calls", {}).get(name, 0.0)
-        each = self.samples / self.batches if self.samples and self.batches else None
-        return made / each if each else 0.0
+    def calls(self, name: str) -> float | None:
+        """Calls of a kind for each sample; None where samples were not counted."""
+        if not self.samples or not self.making.get("batches"):
+            return None
+        return float(self.making.get("calls", {}).get(name, 0.0)) / (self.samples / self.batches)
+
+    def saturates(self, cores: float) -> bool:
+        """Whether the process and its workers use nearly all of so many cores."""
+        return self.cores is not None and self.cores >= _FULL * cores
 
     @property
     def busy(self) -> float | None:
@@ -114,23 +126,27 @@ def read(
     told = {message.kind: message.body for message in messages}
     began = told.get("began", {}).get("t")
     ended = told.get("observed", {}).get("t")
-    steps = _between(list(rank.steps()), began, ended)
+    all_steps = list(rank.steps())
+    steps = _between(all_steps, began, ended)
     if not steps:
         return None
     seconds = [step.seconds for step in steps]
-    drawn = _drawn(rank.about.get("loaders") or [])
+    drawn = _drawn(told.get("observed", {}).get("loaders") or rank.about.get("loaders") or [])
     making = Making()
     for batch in rank.batches():
-        if (drawn is None or batch.loader == drawn[0]) and (ended is None or batch.t <= ended):
+        if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, began, ended):
             making.add(batch)
     per_step = 1.0
     fed = [step for step in steps if step.samples is not None]
     samples = fmean(step.samples for step in fed if step.samples is not None) if fed else None
-    if drawn is not None and drawn[1].batch_size and samples:
+    if told.get("observed", {}).get("draws"):
+        per_step = max(1.0, told["observed"]["draws"] / len(steps))
+    elif drawn is not None and drawn[1].batch_size and samples:
         per_step = max(1.0, round(samples / drawn[1].batch_size))
-    resources = [line for line in rank.resources() if ended is None or line["t"] <= ended + 1]
+    resources = [line for line in rank.resources() if _within(line["t"], began, ended)]
     missing = dict(more.get("missing") or {})
     stalls, every = _stalls(steps)
+    growth = _growth([step.seconds - (step.wait or 0.0) for step in steps])
     return Evidence(
         step=fmean(seconds),
         shares=_shares(steps),
@@ -138,18 +154,19 @@ def read(
         steps=len(steps),
         samples=samples,
         batches=per_step,
-        compute=_each(told.get("replay"), "steps", missing, "replay"),
-        loader=_scaled(_each(told.get("drain"), "batches", missing, "drain"), per_step),
+        compute=_replayed(all_steps, told.get("replay"), missing),
+        loader=_scaled(_drained(told.get("drain"), missing), per_step),
         loader_with=more.get("loader_with"),
         drawn=None if drawn is None else drawn[1],
         making=making.to_json() if making.batches else {},
         batch_bytes=told.get("batch", {}).get("bytes"),
         padding=told.get("batch", {}).get("padding"),
         recompiled=_recompiled(told),
-        growth=_growth([step.seconds - (step.wait or 0.0) for step in steps]),
+        growth=growth[0],
+        grown=growth[1],
         stalls=stalls,
         stall_every=every,
-        process={k: v for k, v in told.get("observed", {}).items() if k not in ("t", "steps", "compiled")},
+        process={k: v for k, v in told.get("observed", {}).items() if k not in _NOT_OF_THE_PROCESS},
         host=host,
         throttled=_throttled(resources),
         cores=_cores(resources),
@@ -193,14 +210,32 @@ def _drawn(loaders: Sequence[Mapping[str, Any]]) -> tuple[int, LoaderFacts] | No
     )
 
 
-def _each(told: Mapping[str, Any] | None, what: str, missing: dict[str, str], name: str) -> float | None:
+def _within(t: float, began: float | None, ended: float | None) -> bool:
+    return (began is None or t >= began) and (ended is None or t <= ended)
+
+
+def _replayed(steps: Sequence[Step], told: Mapping[str, Any] | None, missing: dict[str, str]) -> float | None:
+    """What a step took with held batches; those in which an epoch began are no measure of that."""
     if told is None:
-        missing.setdefault(name, "it was not held")
+        missing.setdefault("replay", "it was not held, or did not come to its end")
         return None
-    if told[what] < 4:
-        missing[name] = f"only {told[what]} {what} could be timed"
+    held = [step for step in steps if told["began"] < step.t <= told["t"] + 1e-3][1:]
+    held = [step for step in held if not step.startup]
+    if len(held) < _LEAST_HELD:
+        missing["replay"] = f"only {len(held)} steps could be timed"
         return None
-    return float(told["seconds"] / told[what])
+    return fmean(step.seconds for step in held)
+
+
+def _drained(told: Mapping[str, Any] | None, missing: dict[str, str]) -> float | None:
+    """What a batch took with nobody computing."""
+    if told is None:
+        missing.setdefault("drain", "it was not held, or did not come to its end")
+        return None
+    if told["batches"] < _LEAST_HELD:
+        missing["drain"] = f"only {told['batches']} batches came after those that lay ready"
+        return None
+    return float(told["seconds"] / told["batches"])
 
 
 def _recompiled(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, float] | None:
@@ -216,18 +251,20 @@ def _scaled(value: float | None, by: float) -> float | None:
     return None if value is None else value * by
 
 
-def _growth(seconds: Sequence[float]) -> float | None:
+def _growth(seconds: Sequence[float]) -> tuple[float | None, float | None]:
     """How much longer the last fifth of the steps took than the first, by their medians; 1 without a trend.
+
+    And the share of all of them that lies above the first fifth.
 
     A machine that was busy for a while makes some steps long; what grows makes nearly every step longer than
     nearly all before it.
     """
     if len(seconds) < 2 * _FEWEST:
-        return None
+        return None, None
     part = len(seconds) // 5
     parts = [median(seconds[at : at + part]) for at in range(0, part * 5, part)]
     grows = all(later > before for before, later in pairwise(parts))
-    return parts[-1] / parts[0] if grows else 1.0
+    return (parts[-1] / parts[0], max(0.0, 1 - parts[0] / fmean(seconds))) if grows else (1.0, 0.0)
 
 
 def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:
@@ -238,6 +275,8 @@ def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:
     typical = median(others)
     whole = median(step.seconds for step in steps)
     found = [at for at, other in enumerate(others) if other - typical > 0.5 * whole]
+    if len(found) < _LEAST_STALLS:
+        return (0.0, None) if not found else (None, None)
     lost = sum(others[at] - typical for at in found) / sum(step.seconds for step in steps)
     gaps = [b - a for a, b in pairwise(found)]
     return lost, round(median(gaps)) if gaps else None

@@ -18,6 +18,8 @@ from stoker.watch import Record
 _HOOK = "stoker.doctor.trial:prepare"
 # Of a budget, for the first run; the rest is for a drain with other workers.
 _FIRST = 0.7
+# Less than this and a script has hardly begun.
+_LEAST_SECONDS = 10.0
 # For the drain alone: the loop must have shown which loader trains.
 _DRAIN_ONLY = Parts(
     warm_steps=2, observe_steps=2, observe_seconds=0.0, observe_most=6.0, replay_steps=0, drain_seconds=1.5
@@ -83,8 +85,8 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     if evidence is None:
         raise DiagnosisFailed(_why_nothing(result, command))
     more = _drain_with_more(command, folder, name, evidence, budget - (time.monotonic() - began), tell)
-    if more is not None:
-        evidence = read(record, result.messages, host, {"loader_with": more}) or evidence
+    if more:
+        evidence = read(record, result.messages, host, more) or evidence
     return Diagnosis(
         verdict=reach(evidence),
         evidence=evidence,
@@ -107,7 +109,7 @@ def _hold(command: Sequence[str], folder: Path, name: str, parts: Parts, seconds
             command=tuple(command),
             hook=_HOOK,
             argument=as_argument(folder, name, parts),
-            limits=Limits(seconds=max(10.0, seconds)),
+            limits=Limits(seconds=max(_LEAST_SECONDS, seconds)),
             guards=Guards(),
             writable=(folder,),
         )
@@ -121,10 +123,12 @@ def _drain_with_more(
     found: Evidence,
     seconds: float,
     tell: Callable[[str], None],
-) -> tuple[int, float] | None:
+) -> dict[str, Any]:
     """What the loader gives with twice the workers, where that can still decide something."""
-    if not found.workers or found.lost < ALARM or found.loader is None or seconds < 8.0:
-        return None
+    if not found.workers or found.lost < ALARM or found.loader is None:
+        return {}
+    if seconds < _LEAST_SECONDS:
+        return {"missing": {"workers": "the budget was used up before a drain with more workers"}}
     workers = 2 * found.workers
     tell(f"draining the loader with {workers} workers in place of {found.workers}")
     parts = Parts(**{**vars(_DRAIN_ONLY), "workers": workers})
@@ -132,8 +136,8 @@ def _drain_with_more(
     for message in result.messages:
         if message.kind == "drain" and message.body["batches"] >= 4:
             each = message.body["seconds"] / message.body["batches"]
-            return workers, each * found.batches
-    return None
+            return {"loader_with": (workers, each * found.batches)}
+    return {"missing": {"workers": f"with {workers} workers: {result.outcome}, {result.reason}"}}
 
 
 def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:
@@ -145,18 +149,21 @@ def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:
 def _why_nothing(result: Result, command: Sequence[str]) -> str:
     """Why there is no step to speak of."""
     said = [message.body.get("text", "") for message in result.messages if message.kind == "error"]
-    tail = said[-1] if said else result.stderr_tail.strip().splitlines()[-1:] or ""
+    said = said or result.stderr_tail.strip().splitlines()
+    advice = "run it as it stands first; the doctor needs a loop that trains"
+    if result.outcome == "timed-out":
+        advice = "give it longer with --budget SECONDS"
     return (
-        f"{' '.join(command)} made no step that could be observed: it {result.outcome} ({result.reason})"
-        + (f"; it said: {tail}" if tail else "")
-        + ". Run it as it stands first; the doctor needs a loop that trains"
+        f"{' '.join(command)} made no step that could be observed ({result.outcome}: {result.reason})"
+        + (f"; it said: {said[-1]}" if said else "")
+        + f". What to do: {advice}"
     )
 
 
 def _notes(result: Result) -> tuple[str, ...]:
     notes = []
-    if result.outcome not in ("done", "ended-early"):
-        notes.append(f"the scratch run {result.outcome}: {result.reason}")
+    if not any(message.kind == "finished" for message in result.messages):
+        notes.append(f"the script ended before the experiments did ({result.outcome}: {result.reason})")
     if result.shield is not None and result.shield.kind != "full":
         notes.append(f"the write shield is partial: {result.shield.reason}")
     notes += [

@@ -1,6 +1,7 @@
 """A few batches, held and handed out again and again: the loop computes, and waits for nothing."""
 
 from collections import deque
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class _Kept:
 
     def hand_out(self) -> Any:
         for at, (kept, working) in enumerate(zip(self.leaves, self._working, strict=True)):
-            if _version(working) != self._versions[at]:
+            if not isinstance(kept, torch.Tensor) or _version(working) != self._versions[at]:
                 self._working[at] = _copied(kept)
                 self._versions[at] = _version(self._working[at])
         return tree_unflatten(self._working, self._spec)
@@ -62,7 +63,11 @@ class _Kept:
 
 
 def _copied(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+    """A copy of its own: of a tensor pinned as it was, of a container that torch does not know the whole."""
+    if not isinstance(leaf, torch.Tensor):
+        return deepcopy(leaf)
+    copy = leaf.detach().clone()
+    return copy.pin_memory() if leaf.is_pinned() else copy
 
 
 def _version(leaf: Any) -> int:

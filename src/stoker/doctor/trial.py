@@ -33,6 +33,8 @@ from stoker.watch.session import Plan, Session
 
 # Epochs over which a drain is tried: a short one may end before the queue's own batches are through.
 _EPOCHS = 4
+# Of the observed steps, so many may draw from two loaders, at the turn of an epoch say.
+_FEW_BY_SEVERAL = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +81,13 @@ class Trial:
         self._part = "warm"
         self._began = 0.0
         self._steps = 0
-        self._stepped_at = 0.0
-        # Seconds of the steps of this part that began no epoch; whether the one under way does.
-        self._spent: list[float] = []
-        self._begins_epoch = False
-        self._last: Any = None
+        self._updates = 0
+        self._replay_began = 0.0
+        # Loaders drawn from since the last step; steps by the loader drawn from last before them.
+        self._since: list[int] = []
         self._fed: dict[int, int] = {}
+        self._draws = 0
+        self._by_several = 0
         self._iterator: Any = None
         self._handed = 0
         self._drained: list[float] = []
@@ -110,14 +113,17 @@ class Trial:
         if known is None or not self._trains(known.id):
             batch = self._draw(iterator)
         else:
-            if iterator is not self._iterator:
-                self._iterator, self._handed, self._begins_epoch = iterator, 0, True
+            if iterator is not self._iterator or not iterator._num_yielded:  # persistent workers' is reset
+                if iterator is not self._iterator:
+                    self._handed = 0
+                self._iterator, self._over = iterator, False
             try:
                 batch = self._next_of_training(iterator)
             except StopIteration:
                 self._iterator = None  # persistent workers have the same iterator in the next epoch
                 raise
-        self._last = known
+        if known is not None and torch.is_grad_enabled():
+            self._since.append(known.id)
         return batch
 
     def _next_of_training(self, iterator: Any) -> Any:
@@ -134,30 +140,30 @@ class Trial:
             self._held.keep(batch)
             if self._held.full:
                 self._begin("replay" if self._parts.replay_steps else "drain")
+                self._replay_began = time.time()
         return batch
 
     def _stepped(self) -> None:
         now = time.perf_counter()
         self._steps += 1
-        if self._last is not None:
-            self._fed[self._last.id] = self._fed.get(self._last.id, 0) + 1
-            self._last = None
-        if not self._begins_epoch and self._stepped_at >= self._began:
-            self._spent.append(now - self._stepped_at)
-        self._begins_epoch = False
-        self._stepped_at = now
+        self._updates += 1
+        if self._since:
+            self._fed[self._since[-1]] = self._fed.get(self._since[-1], 0) + 1
+            self._draws += sum(self._trains(loader) for loader in self._since)
+            self._by_several += len(set(self._since)) > 1
+            self._since.clear()
         self._child.progress(self._steps)
         if self._is_over(now):
-            self._end_part(now)
+            self._end_part()
 
     # --- parts --------------------------------------------------------------------------------------
 
     def _begin(self, part: str) -> None:
         self._part, self._began = part, time.perf_counter()
-        self._spent = []
+        self._updates = self._draws = self._by_several = 0
 
     def _is_over(self, now: float) -> bool:
-        parts, lasted, made = self._parts, now - self._began, len(self._spent)
+        parts, lasted, made = self._parts, now - self._began, self._updates
         if self._part == "warm":
             return self._steps >= parts.warm_steps
         if self._part == "observe":
@@ -168,19 +174,29 @@ class Trial:
             return enough or lasted >= parts.replay_most
         return self._part == "drained"
 
-    def _end_part(self, now: float) -> None:
+    def _end_part(self) -> None:
         if self._part == "warm":
             self._child.report("began", t=time.time(), compiled=_compiled())
             self._begin("observe")
         elif self._part == "observe":
             self._session.describe()  # should the run be ended by force
-            about = {**self._about_process(), "compiled": _compiled()}
-            self._child.report("observed", t=time.time(), steps=len(self._spent), **about)
+            self._child.report(
+                "observed",
+                t=time.time(),
+                draws=self._draws,
+                compiled=_compiled(),
+                loaders=[loader.to_json() for loader in self._session.account.loaders],
+                **self._about_process(),
+            )
             if not self._fed:
                 self._finish("no DataLoader was drawn from")
+            if self._by_several > _FEW_BY_SEVERAL * self._updates:
+                self._finish(
+                    "several loaders are drawn from for one step: none of them is replayed or drained"
+                )
             self._begin("hold")
         elif self._part == "replay":
-            self._child.report("replay", steps=len(self._spent), seconds=sum(self._spent))
+            self._child.report("replay", t=time.time(), began=self._replay_began)
             padding = share_of_padding(self._held.leaves())
             self._child.report("batch", bytes=self._held.nbytes(), padding=padding)
             if not self._parts.drain_seconds:

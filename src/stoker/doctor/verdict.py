@@ -9,8 +9,6 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
 
 HEALTHY, COMPUTE_BOUND, UNKNOWN = "healthy", "compute-bound", "unknown"
-# Of the cores that may be used, for a run to be bound by computing.
-_FULL = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +138,6 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
         )
     waiting = f"waiting for data is {run.lost:.0%} of the step"
     usable = run.host.get("usable_cores")
-    if run.cores is not None and usable and run.cores >= _FULL * usable:
+    if usable and run.saturates(usable):
         return COMPUTE_BOUND, 0.0, 0.8, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
     return HEALTHY, 0.0, 0.8 if run.compute is not None else 0.6, (waiting,)

@@ -1,6 +1,7 @@
 """A diagnosis as text for a terminal."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -16,14 +17,14 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     share = f", {percent(verdict.share)} of the step" if verdict.share else ""
     console.print(f"[bold]{verdict.cause}[/]{share}", highlight=False)
     for line in verdict.why:
-        console.print(f"  {line}", highlight=False)
+        console.print(f"  {escape(line)}", highlight=False)
     for cure in verdict.named[0].cures if verdict.named else ():
         console.print(
             f"  [green]do[/]: {cure.text}" + (f" ({cure.risk})" if cure.risk else ""), highlight=False
         )
     for also in verdict.named[1:]:
         console.print(
-            f"also [bold]{also.cause}[/], {percent(also.share)}: {also.evidence[0]}", highlight=False
+            f"also [bold]{also.cause}[/], {percent(also.share)}: {escape(also.evidence[0])}", highlight=False
         )
     console.print()
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -43,11 +44,13 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     if verdict.eliminated:
         console.print("not the cause:")
         for cause, by in verdict.eliminated.items():
-            console.print(f"  {cause}: {by}", style="dim", highlight=False)
+            console.print(f"  {cause}: {escape(by)}", style="dim", highlight=False)
     if verdict.untold:
         console.print(f"could not be told: {', '.join(verdict.untold)}", style="dim", highlight=False)
     for note in diagnosis.notes:
-        console.print(f"[yellow]{note}[/]", highlight=False)
+        console.print(escape(note), style="yellow", highlight=False)
     console.print(
-        f"took {duration(diagnosis.seconds)}; record: {diagnosis.record}", highlight=False, soft_wrap=True
+        f"took {duration(diagnosis.seconds)}; record: {escape(str(diagnosis.record))}",
+        highlight=False,
+        soft_wrap=True,
     )

@@ -1,7 +1,7 @@
 """The process and its workers are kept to a few of the cores."""
 
 from stoker.doctor.evidence import Evidence
-from stoker.doctor.finding import Cure, Found, Judgement, RuledOut
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import percent
 
 ID = "cpu-affinity"
@@ -22,6 +22,10 @@ def judge(run: Evidence) -> Judgement:
     if run.host.get("cpuset_cores") is not None and allowed >= run.host["cpuset_cores"]:
         return RuledOut(by=f"all {allowed} cores that this container has may be used")
     queued = run.part_of_making("queued")
+    if run.lost < ALARM and not run.saturates(allowed):
+        if run.cores is None:
+            return None
+        return RuledOut(by=f"{run.cores:.2g} of {allowed} cores are used, and the loop waits for nothing")
     return Found(
         share=None,
         certainty=0.95,

@@ -12,6 +12,8 @@ CURES = (
 
 def judge(run: Evidence) -> Judgement:
     """By the periods in which the quota was used up."""
+    if not run.host:
+        return None
     quota = run.host.get("quota_cores")
     if quota is None:
         return RuledOut(by="there is no CPU quota")
@@ -21,6 +23,10 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(
             by=f"the quota of {quota:g} cores was used up in {percent(run.throttled)} of its periods"
         )
+    if run.lost < ALARM and not run.saturates(quota):
+        if run.cores is None:
+            return None
+        return RuledOut(by=f"{run.cores:.2g} of {quota:g} cores are used, and the loop waits for nothing")
     return Found(
         share=None,
         certainty=0.97,

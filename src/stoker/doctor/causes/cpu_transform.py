@@ -28,7 +28,7 @@ def judge(run: Evidence) -> Judgement:
             by=f"of making a batch {percent(transform)} is transforms, and the CPU is busy {percent(busy)}"
         )
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     return Found(
         share=run.lost,
         certainty=0.8,

@@ -17,7 +17,7 @@ def judge(run: Evidence) -> Judgement:
     if run.growth < _WORTH:
         return RuledOut(by=f"the last steps take {run.growth:.2f} of the first, waits apart")
     return Found(
-        share=1 - 1 / run.growth,
+        share=run.grown or 0.0,
         certainty=0.8,
         evidence=(f"the last of {run.steps} steps take {run.growth:.2f} times the first, waits apart",),
     )

@@ -13,12 +13,14 @@ CURES = (
 
 def judge(run: Evidence) -> Judgement:
     """By pickling, unpickling and pinning, and by how busy the workers are while the loop waits."""
+    if run.drawn is None or run.drawn.workers is None:
+        return None
     if not run.workers:
         return RuledOut(by="no workers hand batches over")
     if run.make is None or run.making.get("handoff") is None:
         return None
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     batch = (run.loader or run.step) / run.batches
     handed = float(run.making["handoff"]) + float(run.making.get("pin") or 0.0)
     idle = 1 - min(1.0, run.make / (run.workers * batch))

@@ -15,7 +15,7 @@ def judge(run: Evidence) -> Judgement:
     if run.workers:
         return RuledOut(by=f"{run.workers} workers make batches beside the loop")
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.loader is None or run.compute is None:
         return Found(
             share=run.lost, certainty=0.5, evidence=("num_workers=0: the loop makes its own batches",)

@@ -17,14 +17,14 @@ _TINY = 120e-6
 
 def judge(run: Evidence) -> Judgement:
     """By the time for each sample, one call each."""
-    if run.make is None or not run.samples:
+    items = run.calls("item")
+    if run.make is None or not run.samples or items is None:
         return None
     each = run.make / (run.samples / run.batches)
-    items = run.calls("item")
     if items < 0.8 or each > _TINY:
         return RuledOut(by=f"{items:.2g} calls a sample, {each * 1e6:,.0f} us for each")
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     return Found(
         share=run.lost,
         certainty=0.92,

@@ -16,16 +16,17 @@ CURES = (
 
 def judge(run: Evidence) -> Judgement:
     """By the calls for each sample, and whether the time is spent in them."""
-    asked = max(run.calls("query"), run.calls("recv"))
-    if run.make is None:
+    queries, answers = run.calls("query"), run.calls("recv")
+    if run.make is None or queries is None or answers is None:
         return None
+    asked = max(queries, answers)
     if asked < 0.8:
         return RuledOut(by=f"{asked:.2g} queries or answers a sample")
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.part_of_making("read") < 0.4:
         return RuledOut(by=f"of making a batch, {percent(run.part_of_making('read'))} is in calls")
-    kind = "queries" if run.calls("query") >= run.calls("recv") else "answers from a socket"
+    kind = "queries" if queries >= answers else "answers from a socket"
     return Found(
         share=run.lost,
         certainty=0.95,

@@ -16,18 +16,18 @@ CURES = (
 
 def judge(run: Evidence) -> Judgement:
     """By how many opens for each sample are of a file opened a moment before."""
-    if run.make is None:
+    opened, again = run.calls("open"), run.calls("reopen")
+    if run.make is None or opened is None or again is None:
         return None
-    again = run.calls("reopen")
     if again < 0.5:
         return RuledOut(by=f"{again:.2g} files a sample are opened that were open a moment before")
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     return Found(
         share=run.lost,
         certainty=0.9,
         evidence=(
-            f"{run.calls('open'):.3g} opens a sample, {again:.3g} of them of a file opened a moment before",
+            f"{opened:.3g} opens a sample, {again:.3g} of them of a file opened a moment before",
             f"{percent(run.part_of_making('read'))} of making a batch is in opens and reads",
         ),
     )

@@ -21,7 +21,7 @@ def judge(run: Evidence) -> Judgement:
             by=f"of making a batch {percent(read)} is reading, and the CPU is busy {percent(run.busy)} of it"
         )
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     asked, disk, faults = run.making.get("bytes"), run.making.get("disk"), run.making.get("faults")
     evidence = [f"{percent(read)} of making a batch is reading, with the CPU busy {percent(run.busy)} of it"]
     certainty = 0.4

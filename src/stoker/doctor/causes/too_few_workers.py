@@ -18,10 +18,12 @@ _WORTH = 0.75
 
 def judge(run: Evidence) -> Judgement:
     """By a drain with more workers beside the one with those that there are."""
+    if run.drawn is None or run.drawn.workers is None:
+        return None
     if not run.workers:
         return RuledOut(by="there are no workers to add to")
     if run.lost < ALARM:
-        return RuledOut(by=f"the loop waits for data {percent(run.shares.get('wait'))} of the time")
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.loader is None or run.loader_with is None:
         return None
     workers, with_more = run.loader_with

@@ -2,7 +2,7 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure, Found, Judgement, RuledOut
-from stoker.watch.words import duration, percent
+from stoker.watch.words import percent
 
 ID = "worker-startup"
 CURES = (
@@ -17,18 +17,19 @@ _LEAST = 0.08
 
 def judge(run: Evidence) -> Judgement:
     """By the time between `iter()` and the first batch."""
-    if run.drawn is None or not run.workers:
+    if run.drawn is None or run.drawn.workers is None:
+        return None
+    if not run.workers:
         return RuledOut(by="no worker processes are started")
     if run.startup < _LEAST:
         return RuledOut(by=f"loaders starting up are {percent(run.startup)} of the time")
-    if run.drawn.epochs < 2:
+    if run.drawn.epochs < 2 or run.drawn.persistent:
         return None
     return Found(
         share=run.startup,
         certainty=0.95,
         evidence=(
-            f"{percent(run.startup)} of the time goes from `iter()` to an epoch's first batch, "
-            f"{duration(run.startup * run.step * run.steps / max(1, run.drawn.epochs))} an epoch",
+            f"{percent(run.startup)} of the time goes from `iter()` to an epoch's first batch",
             f"{run.workers} workers, persistent_workers={run.drawn.persistent}",
         ),
     )
