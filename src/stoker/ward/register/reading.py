@@ -157,7 +157,7 @@ READ_AMPLIFICATION = (
         neutral=Neutral(data=_fields(1)),
     ),
     Case(
-        id="read-amplification-fields-8",
+        id="read-amplification-fields-16",
         script="weather_fields.py",
         args=("--workers", "1"),
         cause="read-amplification",
