@@ -86,6 +86,14 @@ CPU = making(read=0.001, transform=0.038, cpu=0.039)
             "handoff",
         ),
         (
+            waiting(
+                making=making(read=0.001, transform=0.005, queued=0.03, cpu=0.006, handoff=0.018),
+                loader=0.02,
+                loader_with=(4, 0.024),
+            ),
+            "handoff",
+        ),
+        (
             waiting(startup=0.7, drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, epochs=5)),
             "worker-startup",
         ),

@@ -23,7 +23,8 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     batch = (run.loader or run.step) / run.batches
     handed = float(run.making["handoff"]) + float(run.making.get("pin") or 0.0)
-    idle = 1 - min(1.0, run.make / (run.workers * batch))
+    at_work = run.make - (run.making.get("queued") or 0.0)  # they wait for cores that the hand-over takes
+    idle = 1 - min(1.0, at_work / (run.workers * batch))
     told = (
         f"handing a batch over takes {duration(handed)} of the {duration(batch)} between batches; "
         f"workers are idle {percent(idle)} of the time"
