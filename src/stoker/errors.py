@@ -23,7 +23,7 @@ StokerError
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
-├── ScratchFailed                    a scratch run could not be held: no platform for it, or its supervisor broke
+├── ScratchFailed                    a scratch run could not be held: no platform for it, or it broke
 ├── DiagnosisFailed                  a script or record in which no step could be observed
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2

@@ -37,8 +37,8 @@ With `--device cuda` the parts are others, all in one process:
 vram
     40,960 rows of 98,304 bytes in VRAM, shuffled batches of 256. `vram_gb_s` counts bytes read and written by
     the device's own time for 160 batches queued behind a pause; `vram_host_us` is the host's time for a batch
-    when the device keeps up, over four epochs of 160, all of the feed's code included. The peer is a dataset over the same tensor in
-    VRAM, a sample at a time, under a DataLoader.
+    when the device keeps up, over four epochs of 160, all of the feed's code included. The peer is a dataset
+    over the same tensor in VRAM, a sample at a time, under a DataLoader.
 ram
     32,768 rows of 262,144 bytes in RAM, shuffled batches of 64 onto the device; `ram_cores` is CPU time of
     the whole process over wall time. The peer is a DataLoader over the tensor in RAM with pinned memory, with
