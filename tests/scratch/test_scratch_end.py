@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,15 @@ def script(folder: Path, text: str, name: str = "train.py") -> Path:
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary directory that nobody else uses, so that what is left in it is ours."""
-    folder = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory that nobody else uses, so that what is left in it is ours.
+
+    Its name is short: what workers hand over by goes through a socket in it, whose path may have 107 letters.
+    """
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -208,6 +212,7 @@ def test_processes_that_fork_all_the_time_are_ended(tmp_path: Path, mechanism: M
 CALLER = """
 import sys
 sys.path.insert(0, {here!r})
+from collections.abc import Iterator
 from pathlib import Path
 from scratch_kit import plan
 from stoker.scratch import start
