@@ -57,10 +57,11 @@ def script(folder: Path, text: str, name: str = "train.py") -> Path:
 
 
 @pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary directory that nobody else uses, so that what is left in it is ours.
 
     Its name is short: what workers hand over by goes through a socket in it, whose path may have 107 letters.
+    pytest has made its own (`tmp_path`) by then.
     """
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
