@@ -28,6 +28,9 @@ class TrainerWatch(Watch):
     def figures(self) -> dict[str, float]:
         """Shares of the last steps and rates of the run, as a logger takes them; none that is not known."""
         account = self.session.account
+        if not account.tally.steps:  # asked before the first round: from then on half a second old will do
+            self.session.recorder.exchange()
+            account = self.session.account
         tally = account.tally
         shares = tally.recent_shares()
         found: dict[str, float | None] = {f"stoker/{name}": shares[name] for name in PHASES}
