@@ -44,7 +44,7 @@ def test_epochs_have_no_more_batches_than_they_would(
     )
     session = Session(Plan(name="it", root=tmp_path))
     session.start()
-    kept = torch_dataloader._BaseDataLoaderIter.__next__
+    kept = torch_dataloader._BaseDataLoaderIter.__next__, torch_dataloader._BaseDataLoaderIter._reset
     child = FakeChild()
     parts = Parts(
         warm_steps=3, observe_steps=20, observe_seconds=0.0, replay_steps=50, replay_seconds=0.0,
@@ -68,7 +68,8 @@ def test_epochs_have_no_more_batches_than_they_would(
     except _Ended:
         pass
     finally:
-        vars(torch_dataloader)["_BaseDataLoaderIter"].__next__ = kept
+        kind = vars(torch_dataloader)["_BaseDataLoaderIter"]
+        kind.__next__, kind._reset = kept
         session.finish("done")
     kinds = [kind for kind, _ in child.told]
     assert kinds == ["began", "observed", "replay", "batch", "drain", "finished"]

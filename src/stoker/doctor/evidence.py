@@ -3,6 +3,7 @@
 What was not measured is None, and `missing` says why; no cause may rest on it, for or against.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,6 +15,8 @@ from stoker.watch import Record, Step
 from stoker.watch.tally import Making
 
 _NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "loaders")
+# Of a record of days, the last steps: what is slow now.
+_MOST_STEPS = 100_000
 # Steps of which a slope or a stall can be told.
 _FEWEST = 16
 # Steps or batches of an experiment, for a mean of them.
@@ -126,7 +129,9 @@ def read(
     told = {message.kind: message.body for message in messages}
     began = told.get("began", {}).get("t")
     ended = told.get("observed", {}).get("t")
-    all_steps = list(rank.steps())
+    all_steps = deque(rank.steps(), maxlen=_MOST_STEPS)
+    if began is None and len(all_steps) == _MOST_STEPS:
+        began = all_steps[0].t
     steps = _between(all_steps, began, ended)
     if not steps:
         return None
@@ -175,10 +180,10 @@ def read(
     )
 
 
-def _between(steps: list[Step], began: float | None, ended: float | None) -> list[Step]:
+def _between(steps: Iterable[Step], began: float | None, ended: float | None) -> list[Step]:
     """Those of the observed part; of a record alone, all but the first, which is no step like the others."""
     if began is None:
-        return steps[1:]
+        return list(steps)[1:]
     return [step for step in steps if step.t > began and (ended is None or step.t <= ended + 1e-3)]
 
 
@@ -214,7 +219,7 @@ def _within(t: float, began: float | None, ended: float | None) -> bool:
     return (began is None or t >= began) and (ended is None or t <= ended)
 
 
-def _replayed(steps: Sequence[Step], told: Mapping[str, Any] | None, missing: dict[str, str]) -> float | None:
+def _replayed(steps: Iterable[Step], told: Mapping[str, Any] | None, missing: dict[str, str]) -> float | None:
     """What a step took with held batches; those in which an epoch began are no measure of that."""
     if told is None:
         missing.setdefault("replay", "it was not held, or did not come to its end")

@@ -104,7 +104,13 @@ class Trial:
         def __next__(iterator: Any) -> Any:  # noqa: N807
             return trial._next(iterator)
 
-        vars(torch_dataloader)["_BaseDataLoaderIter"].__next__ = __next__
+        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            trial._iterator = None  # an epoch begins, with the same iterator where workers are persistent
+            reset(iterator, *args, **kwargs)
+
+        kind = vars(torch_dataloader)["_BaseDataLoaderIter"]
+        reset = kind._reset
+        kind.__next__, kind._reset = __next__, _reset
 
     # --- the loop's own calls ---------------------------------------------------------------------
 
@@ -113,15 +119,9 @@ class Trial:
         if known is None or not self._trains(known.id):
             batch = self._draw(iterator)
         else:
-            if iterator is not self._iterator or not iterator._num_yielded:  # persistent workers' is reset
-                if iterator is not self._iterator:
-                    self._handed = 0
-                self._iterator, self._over = iterator, False
-            try:
-                batch = self._next_of_training(iterator)
-            except StopIteration:
-                self._iterator = None  # persistent workers have the same iterator in the next epoch
-                raise
+            if iterator is not self._iterator:
+                self._iterator, self._handed, self._over = iterator, 0, False
+            batch = self._next_of_training(iterator)
         if known is not None and torch.is_grad_enabled():
             self._since.append(known.id)
         return batch

@@ -109,16 +109,33 @@ class Workers:
                     )
                 yield batch
         except Exception:
-            waiting = []  # a worker may have died: the next epoch gets new ones
+            # The next epoch gets new workers. These end now: the exception holds the loader, and a worker
+            # that is forked meanwhile would take it for its own.
+            waiting = []
+            _end_workers(loader)
             raise
         finally:
-            # Also when the loop has gone away. Not after `close`, nor a second one: its workers end with it.
-            if not waiting and waiting is self._waiting:
+            # Also when the loop has gone away, then perhaps because a worker died: torch tells of that by an
+            # exception wherever the main thread is. Not after `close`, nor a second one.
+            if not waiting and waiting is self._waiting and _all_live(loader):
                 waiting.append(loader)
 
     def close(self) -> None:
         """End the workers that wait, others after their epoch; they are started again if there is more."""
         self._waiting = []
+
+
+def _all_live(loader: DataLoader[Any]) -> bool:
+    """Whether none of its workers has died; they are there from its first epoch on."""
+    iterator: Any = loader._iterator
+    return iterator is None or all(worker.is_alive() for worker in iterator._workers)
+
+
+def _end_workers(loader: DataLoader[Any]) -> None:
+    """As torch does when nobody holds the loader any more."""
+    iterator: Any = loader._iterator
+    if iterator is not None:
+        iterator._shutdown_workers()
 
 
 def _read(source: Source, indices: Indices) -> Any:
