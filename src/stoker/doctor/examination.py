@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from stoker import facts
+from stoker.doctor.budget import Budget
 from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.finding import ALARM
+from stoker.doctor.method import Stretch, stretches
+from stoker.doctor.plan import Plan
 from stoker.doctor.trial import Parts, as_argument
 from stoker.doctor.verdict import Verdict, reach
 from stoker.errors import DiagnosisFailed
-from stoker.scratch import Guards, Limits, Plan, Result, run
+from stoker.scratch import Guards, Limits, Result, run
+from stoker.scratch import Plan as ScratchPlan
 from stoker.watch import Record
 
 _HOOK = "stoker.doctor.trial:prepare"
@@ -28,7 +32,10 @@ _DRAIN_ONLY = Parts(
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """A verdict, and what it rests on."""
+    """A verdict, what it rests on, and what to do.
+
+    `command` is what was diagnosed; empty for a record alone.
+    """
 
     verdict: Verdict
     evidence: Evidence
@@ -36,6 +43,16 @@ class Diagnosis:
     seconds: float
     shield: str | None
     notes: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    method: tuple[Stretch, ...] = ()
+    plan: Plan | None = None
+    budget: Budget | None = None
+
+    @property
+    def rates(self) -> dict[str, float | None]:
+        """Steps a second: as a progress bar shows it, by the median step; and over wall time, stalls too."""
+        run = self.evidence
+        return {"burst": None if not run.typical else 1 / run.typical, "sustained": 1 / run.step}
 
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as `stoker doctor --json` prints it."""
@@ -43,6 +60,9 @@ class Diagnosis:
         return {
             "schema": 1,
             **self.verdict.to_json(),
+            "rates": self.rates,
+            "plan": None if self.plan is None else self.plan.to_json(),
+            "budget": None if self.budget is None else self.budget.to_json(),
             "step_seconds": run.step,
             "shares": dict(run.shares),
             "loader": None if run.drawn is None else vars(run.drawn),
@@ -53,6 +73,7 @@ class Diagnosis:
             "seconds": self.seconds,
             "shield": self.shield,
             "notes": list(self.notes),
+            "method": [{"name": one.name, "seconds": one.seconds, "note": one.note} for one in self.method],
         }
 
 
@@ -94,6 +115,8 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
         seconds=time.monotonic() - began,
         shield=None if result.shield is None else result.shield.kind,
         notes=_notes(result),
+        command=tuple(command),
+        method=(*stretches(result.messages), *more.get("method", ())),
     )
 
 
@@ -105,7 +128,7 @@ def _host() -> Mapping[str, Any]:
 
 def _hold(command: Sequence[str], folder: Path, name: str, parts: Parts, seconds: float) -> Result:
     return run(
-        Plan(
+        ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
             argument=as_argument(folder, name, parts),
@@ -133,11 +156,15 @@ def _drain_with_more(
     tell(f"draining the loader with {workers} workers in place of {found.workers}")
     parts = Parts(**{**vars(_DRAIN_ONLY), "workers": workers})
     result = _hold(command, folder, f"{name}-workers{workers}", parts, seconds)
+    held = Stretch(
+        name=f"drain with {workers} workers", seconds=result.seconds, note="a scratch run of its own"
+    )
     for message in result.messages:
         if message.kind == "drain" and message.body["batches"] >= 4:
             each = message.body["seconds"] / message.body["batches"]
-            return {"loader_with": (workers, each * found.batches)}
-    return {"missing": {"workers": f"with {workers} workers: {result.outcome}, {result.reason}"}}
+            return {"loader_with": (workers, each * found.batches), "method": (held,)}
+    why = f"with {workers} workers: {result.outcome}, {result.reason}"
+    return {"missing": {"workers": why}, "method": (held,)}
 
 
 def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:
