@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
+from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sync, Trace
 from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.tally import Making
@@ -25,6 +26,9 @@ _LEAST_HELD = 4
 _LEAST_STALLS = 3
 # Of the cores that may be used, for them to be what limits a run.
 _FULL = 0.85
+# Parts of the observed steps by which their spread is told, and Student's factor for the mean of so many.
+_STRETCHES = 8
+_NINE_IN_TEN = 1.895
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,7 @@ class LoaderFacts:
     workers: int | None = None
     batch_size: int | None = None
     persistent: bool | None = None
+    prefetch: int | None = None
     pinned: bool | None = None
     epochs: int = 0
     length: int | None = None
@@ -46,17 +51,26 @@ class Evidence:
 
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch.
+    `typical` is the median step; `spread`, a share, by how much the mean may be off, nine times in ten.
+    `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes.
+
+    Of a GPU: `copied` is a step's bytes moved again; `trace` some steps by the driver's account; `syncs` where the
+    host waits for the device; `variants` seconds a step with something switched, `as it is` beside them; `others`
+    the card before the script started; `overflow` how it ran out of memory.
     """
 
     step: float
     shares: Mapping[str, float | None]
     startup: float = 0.0
     steps: int = 0
+    typical: float | None = None
+    spread: float | None = None
     samples: float | None = None
     batches: float = 1.0
     compute: float | None = None
     loader: float | None = None
     loader_with: tuple[int, float] | None = None
+    resized: tuple[tuple[int, float, int | None], ...] = ()
     drawn: LoaderFacts | None = None
     making: Mapping[str, Any] = field(default_factory=dict)
     batch_bytes: int | None = None
@@ -70,6 +84,14 @@ class Evidence:
     host: Mapping[str, Any] = field(default_factory=dict)
     throttled: float | None = None
     cores: float | None = None
+    copied: Copied | None = None
+    trace: Trace | None = None
+    syncs: tuple[Sync, ...] | None = None
+    variants: Mapping[str, float] | None = None
+    others: Others | None = None
+    allocator: Allocator | None = None
+    clocks: Clocks | None = None
+    overflow: Overflow | None = None
     overhead: Mapping[str, Any] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -157,6 +179,8 @@ def read(
         shares=_shares(steps),
         startup=sum(step.startup for step in steps) / sum(seconds),
         steps=len(steps),
+        typical=median(seconds),
+        spread=_spread(seconds),
         samples=samples,
         batches=per_step,
         compute=_replayed(all_steps, told.get("replay"), missing),
@@ -209,6 +233,7 @@ def _drawn(loaders: Sequence[Mapping[str, Any]]) -> tuple[int, LoaderFacts] | No
         workers=loader.get("num_workers"),
         batch_size=loader.get("batch_size"),
         persistent=loader.get("persistent_workers"),
+        prefetch=loader.get("prefetch_factor"),
         pinned=loader.get("pin_memory"),
         epochs=loader.get("epochs") or 0,
         length=loader.get("length"),
@@ -241,6 +266,15 @@ def _drained(told: Mapping[str, Any] | None, missing: dict[str, str]) -> float |
         missing["drain"] = f"only {told['batches']} batches came after those that lay ready"
         return None
     return float(told["seconds"] / told["batches"])
+
+
+def _spread(seconds: Sequence[float]) -> float | None:
+    """By how much the mean of the steps may be off, nine times in ten, by how stretches of them differ."""
+    part = len(seconds) // _STRETCHES
+    if part < 2:
+        return None
+    means = [fmean(seconds[at : at + part]) for at in range(0, part * _STRETCHES, part)]
+    return _NINE_IN_TEN * stdev(means) / len(means) ** 0.5 / fmean(means)
 
 
 def _recompiled(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, float] | None:

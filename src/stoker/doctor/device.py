@@ -1,0 +1,125 @@
+"""What a diagnosis has found out about the GPU, as values: what the device's causes are judged by. Pure.
+
+Times are seconds a step and bytes are bytes a step, unless a name says otherwise.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class SizePoint(NamedTuple):
+    """The loop with batches of another size: so many samples, what a step took, the most it had reserved.
+
+    `samples` are those of one batch as the loader hands it out, `peak` reserved bytes of torch's allocator
+    without the context; None on a CPU.
+    """
+
+    samples: int
+    seconds: float
+    peak: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied:
+    """A step's bytes moved to the device again: from pinned memory, from pageable, and pinned on the way."""
+
+    bytes: int
+    pinned: float
+    pageable: float
+    pinning: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync:
+    """A line at which the host waits for the device, and how often in a step."""
+
+    line: str
+    each: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """Some steps by the driver's own account (CUPTI): when kernels and copies ran, where the host stood.
+
+    `wall` is a step under the trace, which is longer than without; `busy` seconds of it in which the device
+    did anything at all. `waited` is host time in calls that wait for the device, those after copies to it
+    apart (`copy_waited`); `outside` the device's idle time while the host stood in no such call.
+    """
+
+    steps: int
+    wall: float
+    busy: float
+    kernels: float
+    kernel: float | None
+    launching: float
+    syncs: float
+    waited: float
+    copy_waited: float
+    pageable_bytes: float
+    pinned_bytes: float
+    copying: float
+    pinning: float
+    allocations: float
+    allocating: float
+
+    @property
+    def busy_share(self) -> float:
+        """Of a step, the share in which the device did something."""
+        return min(1.0, self.busy / self.wall)
+
+    @property
+    def host(self) -> float:
+        """Seconds of a step that the host needs by itself: it waits for the device in none of them."""
+        return max(0.0, self.wall - self.waited - self.copy_waited)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """The card as it was before the script started: all of that is others'.
+
+    `busy` is the card's utilisation then, 0 to 1. `holders` name them, largest first; None where the driver
+    does not tell whose the memory is, and `reason` says why.
+    """
+
+    total: int | None
+    bytes: int | None
+    busy: float | None
+    holders: tuple[str, ...] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocator:
+    """torch's CUDA allocator while the loop was observed, by its counters; calls are a step's."""
+
+    retries: int
+    device_allocs: float | None
+    empty_cache: float | None = None
+    empty_cache_line: str | None = None
+    reserved_peak: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clocks:
+    """The card's clock while the loop was observed: in the mean, what it can be, and what held it down.
+
+    `held` are the driver's reasons, each with the share of readings that had it.
+    """
+
+    mhz: float
+    most_mhz: int
+    held: tuple[tuple[str, float], ...]
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overflow:
+    """The script ran out of the card's memory: what it asked for, what it held, what it may hold."""
+
+    asked: int | None
+    reserved: int | None
+    allowed: int | None
+    text: str
+    samples: int | None = None
+    steps: int = 0
