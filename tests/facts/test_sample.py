@@ -63,17 +63,45 @@ def test_a_worker_that_vanished_is_left_out() -> None:
 
 
 def test_slow_counters_come_now_and_then() -> None:
-    """Bus traffic is read at most every 10 s and memory sizes every 30 s; in between the keys are absent."""
+    """Bus traffic is read at most every 10 s; memory sizes often at first, later every 30 s."""
     clock = Clock()
     sampler = Sampler(gpu=FakeGpus(card(pcie_rx_kb_s=7)), clock=clock)
     seen = []
-    for clock.now in (1000.0, 1001.0, 1010.0, 1029.0, 1030.0):
+    for clock.now in (1000.0, 1001.0, 1010.0, 1012.0, 1019.0, 1400.0, 1429.0, 1430.0):
         found = sampler.read()
         cards = found["gpus"]
         assert isinstance(cards, list)
         seen.append(("pcie_rx_kb_s" in cards[0], "uss_bytes" in found))
     sampler.close()
-    assert seen == [(True, True), (False, False), (True, False), (True, False), (False, True)]
+    buses, sizes = zip(*seen, strict=True)
+    assert buses == (True, False, True, False, False, True, True, False)
+    assert sizes == (True, False, True, False, True, True, False, True)
+
+
+def test_memory_sizes_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walking the pages of a process of 100 GB may take a second: then 200 go by until the next time."""
+    clock = Clock()
+
+    def walk(_: object) -> dict[str, int]:
+        clock.now += 1.0
+        return {"uss_bytes": 1}
+
+    monkeypatch.setattr(counters.ProcessCounters, "read_sizes", walk)
+    sampler = Sampler(gpu=FakeGpus(), clock=clock)
+    seen = []
+    for clock.now in (1000.0, 1100.0, 1199.0, 1200.0):
+        seen.append("uss_bytes" in sampler.read())
+    sampler.close()
+    assert seen == [True, False, False, True]
+
+
+def test_refaults_are_counted_with_the_groups_below() -> None:
+    """Version 1 tells of both; version 2, and older kernels, of one."""
+    first = "workingset_refault_file 1\ntotal_workingset_refault_anon 2\ntotal_workingset_refault_file 5\n"
+    assert counters.parse_refaults(first) == 7
+    assert counters.parse_refaults("anon 3\nworkingset_refault_anon 1\nworkingset_refault_file 4\n") == 5
+    assert counters.parse_refaults("workingset_refault 9\n") == 9
+    assert counters.parse_refaults("cache 3\n") is None
 
 
 def test_bus_traffic_can_be_left_out() -> None:
@@ -84,10 +112,28 @@ def test_bus_traffic_can_be_left_out() -> None:
 
 def test_a_name_with_brackets_does_not_shift_the_fields() -> None:
     """A process may call itself anything; its numbers are found all the same."""
-    fields = ["S", *["0"] * 8, "3", "0", "200", "100", "50", "50", "20", "0", "4", "0", "0", "0", "10"]
+    fields = [
+        "S",
+        *["0"] * 6,
+        "8",
+        "0",
+        "3",
+        "0",
+        "200",
+        "100",
+        "50",
+        "50",
+        "20",
+        "0",
+        "4",
+        "0",
+        "0",
+        "0",
+        "10",
+    ]
     found = counters.parse_stat(f"7 (a) b (c) {' '.join(fields)}")
     assert found is not None
-    assert (found["faults_major"], found["threads"]) == (3, 4)
+    assert (found["faults_minor"], found["faults_major"], found["threads"]) == (8, 3, 4)
     assert found["cpu_s"] == pytest.approx(300 / os.sysconf("SC_CLK_TCK"))
 
 

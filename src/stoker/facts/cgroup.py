@@ -30,6 +30,16 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryFiles:
+    """Where the group whose memory limit binds tells of its use, and that limit."""
+
+    usage: Path
+    stat: Path
+    events: Path
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cpu:
     """The tightest CPU quota, in cores, and how often the group was held back by it."""
 
@@ -90,7 +100,7 @@ def memory_of(chain: Chain | None) -> Memory:
             # Clean file cache is dropped when memory is asked for, so it is no obstacle.
             cache = counts.get("total_inactive_file" if chain.version == 1 else "inactive_file", 0)
             free.append(max(0, bound - max(0, used - cache)))
-    events = read_pairs(group / ("memory.oom_control" if chain.version == 1 else "memory.events"))
+    events = read_pairs(group / _events_name(chain.version))
     return Memory(
         limit_bytes=limit,
         used_bytes=_used(group, chain.version),
@@ -99,13 +109,18 @@ def memory_of(chain: Chain | None) -> Memory:
     )
 
 
-def memory_files(chain: Chain | None) -> tuple[Path, int | None] | None:
-    """Return the usage file of the group whose limit binds, and that limit."""
+def memory_files(chain: Chain | None) -> MemoryFiles | None:
+    """Return the files of the group whose limit binds, for those who read them again and again."""
     if chain is None:
         return None
     limits = [(limit, group) for group in chain.groups if (limit := _limit(group, chain.version)) is not None]
     limit, group = min(limits, default=(None, chain.groups[0]), key=lambda pair: pair[0])
-    return group / _usage_name(chain.version), limit
+    return MemoryFiles(
+        usage=group / _usage_name(chain.version),
+        stat=group / "memory.stat",
+        events=group / _events_name(chain.version),
+        limit_bytes=limit,
+    )
 
 
 def cpuset_of(chain: Chain | None) -> int | None:
@@ -210,6 +225,10 @@ def _limit(group: Path, version: int) -> int | None:
 
 def _usage_name(version: int) -> str:
     return "memory.usage_in_bytes" if version == 1 else "memory.current"
+
+
+def _events_name(version: int) -> str:
+    return "memory.oom_control" if version == 1 else "memory.events"
 
 
 def _used(group: Path, version: int) -> int | None:

@@ -93,9 +93,11 @@ class MachineCounters:
         self._meminfo = KeptFile(proc / "meminfo")
         stat = cgroup.cpu_stat_file(cgroup.find("cpu", root))
         self._throttling = KeptFile(stat if stat is not None else root / "none")
-        usage = cgroup.memory_files(cgroup.find("memory", root))
-        self._usage = KeptFile(usage[0] if usage is not None else root / "none")
-        self._limit = None if usage is None else usage[1]
+        memory = cgroup.memory_files(cgroup.find("memory", root))
+        self._usage = KeptFile(memory.usage if memory is not None else root / "none")
+        self._refaults = KeptFile(memory.stat if memory is not None else root / "none")
+        self._kills = KeptFile(memory.events if memory is not None else root / "none")
+        self._limit = None if memory is None else memory.limit_bytes
         self._shm = root / "dev/shm"
 
     def read(self) -> dict[str, object]:
@@ -104,6 +106,8 @@ class MachineCounters:
             "ram_available_bytes": _kib(self._meminfo.read(512), "MemAvailable"),
             "group_memory_bytes": _number(self._usage.read(64)),
             "group_memory_limit_bytes": self._limit,
+            "group_refaults": parse_refaults(self._refaults.read()),
+            "group_oom_kills": _numbers(self._kills.read(512), ("oom_kill",))["oom_kill"],
             "shm_free_bytes": self._shm_free(),
         }
         for name, file in self._pressure.items():
@@ -130,6 +134,8 @@ class MachineCounters:
             self._meminfo,
             self._throttling,
             self._usage,
+            self._refaults,
+            self._kills,
         ):
             file.close()
 
@@ -145,6 +151,7 @@ def parse_stat(text: str | None) -> dict[str, object] | None:
         "cpu_s": (int(fields[11]) + int(fields[12])) / _TICK,
         "cpu_system_s": int(fields[12]) / _TICK,
         "children_cpu_s": (int(fields[13]) + int(fields[14])) / _TICK,
+        "faults_minor": int(fields[7]),
         "faults_major": int(fields[9]),
         "threads": int(fields[17]),
         "rss_bytes": int(fields[21]) * _PAGE,
@@ -171,6 +178,24 @@ def parse_throttling(text: str | None) -> dict[str, object]:
         "throttled_periods": pairs["nr_throttled"],
         "throttled_us": spent,
     }
+
+
+def parse_refaults(text: str | None) -> int | None:
+    """Take memory.stat: pages that came back after they had been pushed out, the groups below included.
+
+    Version 1 counts those of the group alone too, under the plain names; kernels before 5.9 do not tell
+    files from the rest.
+    """
+    names = ("workingset_refault_file", "workingset_refault_anon", "workingset_refault")
+    for start in ("total_", ""):
+        found = [
+            value
+            for value in _numbers(text, tuple(start + name for name in names)).values()
+            if value is not None
+        ]
+        if found:
+            return sum(found)
+    return None
 
 
 def parse_cpu_times(text: str | None) -> dict[str, object]:
