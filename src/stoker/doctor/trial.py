@@ -23,9 +23,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
+from stoker.doctor import overrides
 from stoker.doctor.held import Held
 from stoker.doctor.padding import share_of_padding
 from stoker.scratch import Child
@@ -65,7 +65,7 @@ def prepare(child: Child, argument: dict[str, Any]) -> None:
     """The hook of a scratch run: put the observer and the experiments in place."""
     parts = Parts(**argument["parts"])
     if parts.workers is not None:
-        _set_workers(parts.workers)
+        overrides.put({"num_workers": parts.workers})
     session = Session(Plan(name="doctor", root=Path(argument["runs"]), run_id=argument["run"]))
     session.start()
     atexit.register(session.finish, "done")  # of a script that ends before its diagnosis
@@ -292,18 +292,3 @@ def _compiled() -> tuple[int, float] | None:
     if told is None or not graphs:
         return None
     return graphs, float(told.cumulative_time_spent_ns["entire_frame_compile"]) / 1e9
-
-
-def _set_workers(workers: int) -> None:
-    """Give every DataLoader that has workers so many, whatever the script says."""
-    init = DataLoader.__init__
-
-    @wraps(init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if kwargs.get("num_workers"):
-            kwargs["num_workers"] = workers
-        elif len(args) > 5 and args[5]:  # by position: dataset, batch_size, shuffle, sampler, batch_sampler
-            args = (*args[:5], workers, *args[6:])
-        init(self, *args, **kwargs)
-
-    DataLoader.__init__ = __init__  # type: ignore[method-assign]
