@@ -32,7 +32,8 @@ def main() -> None:
     """Prepare, then run the script as if this had been its interpreter all along."""
     work = Path(sys.argv[1])
     plan = plan_file.load(work)
-    child = Child(Sender(work), steps=plan.limits.steps)
+    rank = int(os.environ["RANK"]) if plan.ranks > 1 else 0
+    child = Child(Sender(work, rank=rank), steps=plan.limits.steps)
     changes = dict(loggers.changes())
     changes.update(_raise_shield(os.environ.pop("STOKER_SHIELD"), work, plan, child))
     imports.install(changes)

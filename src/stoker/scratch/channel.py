@@ -4,6 +4,7 @@ A FIFO and not an inherited pipe: a script that closes every descriptor (daemons
 good, while the FIFO is opened again by its path. What it replaces as stdout or stderr does not matter.
 """
 
+import fcntl
 import json
 import os
 import threading
@@ -15,9 +16,15 @@ NAME = "channel"
 
 
 class Sender:
-    """The script's end. Only the process that made it sends; a forked worker's calls do nothing."""
+    """The script's end. Only the process that made it sends; a forked worker's calls do nothing.
 
-    def __init__(self, folder: Path) -> None:
+    Of several ranks each has its own; a line is written under a lock, since only short ones are whole
+    by themselves.
+    """
+
+    def __init__(self, folder: Path, *, rank: int = 0) -> None:
+        self.rank = rank
+        self.folder = folder
         self._path = folder / NAME
         self._pid = os.getpid()
         # Taken from the user's threads as well as the training thread.
@@ -28,13 +35,21 @@ class Sender:
         """Send one message; returns when the supervisor can have it."""
         if os.getpid() != self._pid:
             return
-        line = json.dumps({"kind": kind, "body": dict(body)}).encode() + b"\n"
+        line = json.dumps({"kind": kind, "body": dict(body), "rank": self.rank}).encode() + b"\n"
         with self._lock:
             if not self._is_ours():
                 self._number, self._identity = self._open()
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self._number, view) :]
+            fcntl.flock(self._number, fcntl.LOCK_EX)
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(self._number, view) :]
+            finally:
+                fcntl.flock(self._number, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Send no more, and hold no lock: this process is about to stop."""
+        self._lock.acquire()
 
     def _open(self) -> tuple[int, tuple[int, int]]:
         number = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)

@@ -17,6 +17,7 @@ class Child:
     def __init__(self, sender: Sender, *, steps: int | None) -> None:
         self._sender = sender
         self._pid = os.getpid()
+        self.rank = sender.rank
         self.steps = steps
         """The bound that the caller set, if any."""
 
@@ -39,5 +40,10 @@ class Child:
         signal handlers and the script's other threads go on.
         """
         self._sender.send("end", {"step": step})
+        self.park()
+
+    def park(self) -> NoReturn:
+        """Stop here, and let the run go on: it is another process of it that ends it."""
+        self._sender.close()
         while True:
             os.kill(os.getpid(), signal.SIGSTOP)

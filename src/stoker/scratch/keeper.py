@@ -36,7 +36,8 @@ class Held:
     """What the keeper is to hold."""
 
     work: Path
-    env: Mapping[str, str]
+    envs: tuple[Mapping[str, str], ...]
+    """One for each process of the script."""
     offline: bool
     room_bytes: int
     writable: tuple[str, ...]
@@ -157,21 +158,30 @@ def _enter_root(attempt: Attempt, held: Held) -> list[str]:
 
 
 def _run_script(held: Held, status: _Status) -> None:
-    """Start the script, take away the dead until it is among them, and tell how it died."""
-    script = os.fork()
-    if not script:
-        try:
-            _become_script(held)
-        finally:
-            os._exit(127)
+    """Start the script, take away the dead until it is among them, and tell how it died.
+
+    Of several ranks the first that fails is told of, or the last.
+    """
+    living: dict[int, int] = {}
+    for rank, env in enumerate(held.envs):
+        script = os.fork()
+        if not script:
+            try:
+                _become_script(held, env)
+            finally:
+                os._exit(127)
+        living[script] = rank
     while True:
         pid, ended = os.waitpid(-1, 0)
-        if pid == script:
-            status.tell(exit=ended)
+        if pid not in living:
+            continue
+        rank = living.pop(pid)
+        if ended or not living:
+            status.tell(exit=ended, rank=rank)
             return
 
 
-def _become_script(held: Held) -> NoReturn:
+def _become_script(held: Held, env: Mapping[str, str]) -> NoReturn:
     os.setsid()
     if sys.platform == "linux":
         kernel.die_with_parent()
@@ -180,4 +190,4 @@ def _become_script(held: Held) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for number, standard in ((held.stdin, 0), (held.stdout, 1), (held.stderr, 2)):
         os.dup2(number, standard)
-    os.execve(sys.executable, [sys.executable, str(_BOOTSTRAP), str(held.work)], dict(held.env))
+    os.execve(sys.executable, [sys.executable, str(_BOOTSTRAP), str(held.work)], dict(env))

@@ -105,7 +105,7 @@ class Running:
             if words["kind"] == "result":
                 self._result = self._made(words["body"])
                 break
-            message = Message(kind=words["kind"], body=words["body"], at=words["at"])
+            message = Message(kind=words["kind"], body=words["body"], at=words["at"], rank=words["rank"])
             self._messages.append(message)
             yield message
         self._close()

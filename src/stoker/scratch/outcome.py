@@ -2,7 +2,7 @@
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.scratch.values import GuardName, Outcome
 
@@ -19,6 +19,8 @@ class Ending:
     exit_status: int | None = None
     error: str | None = None
     """The uncaught exception that the script's process told of, or the last line of its stderr."""
+    rank: int | None = None
+    """Which of several processes it is that ended."""
     oom_killed: bool = False
     steps: int | None = None
     steps_limit: int | None = None
@@ -53,7 +55,10 @@ def decide(ending: Ending) -> Verdict:
         return Verdict(outcome="ended-early", reason=ending.asked)
     if ending.exit_status is None:
         return Verdict(outcome="crashed", reason="the process that held it was killed", signal=signal.SIGKILL)
-    return _of_exit(ending, os.waitstatus_to_exitcode(ending.exit_status))
+    verdict = _of_exit(ending, os.waitstatus_to_exitcode(ending.exit_status))
+    if ending.rank is None or not ending.exit_status:
+        return verdict
+    return replace(verdict, reason=f"rank {ending.rank}: {verdict.reason}")
 
 
 def _of_exit(ending: Ending, code: int) -> Verdict:

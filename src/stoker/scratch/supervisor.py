@@ -22,7 +22,7 @@ except ModuleNotFoundError:
 
 import psutil
 
-from stoker.scratch import guards, keeper, loggers, outcome, shm, tree
+from stoker.scratch import guards, keeper, loggers, outcome, ranks, shm, tree
 from stoker.scratch.caller import Caller
 from stoker.scratch.channel import Receiver
 from stoker.scratch.plan_file import load
@@ -47,10 +47,11 @@ class Supervisor:
         self._caller = Caller()
         self._asked: str | None = None
         self._ended = False
-        self._error: str | None = None
+        self._errors: dict[int, str] = {}
         self._steps: int | None = None
         self._heard: float | None = None
         self._exit: int | None = None
+        self._exit_rank = 0
         self._shield: Shield | None = None
         self._status_rest = b""
         self._shm_own: set[str] = set()
@@ -80,7 +81,8 @@ class Supervisor:
                 timeout_s=timeout,
                 asked=self._asked,
                 exit_status=self._exit,
-                error=self._error or _last_line(self._tail(self._stderr)),
+                rank=self._exit_rank if self._plan.ranks > 1 else None,
+                error=self._errors.get(self._exit_rank) or _last_line(self._tail(self._stderr)),
                 oom_killed=guards.oom_kills() > oom_before,
                 steps=self._steps,
                 steps_limit=self._plan.limits.steps,
@@ -135,7 +137,7 @@ class Supervisor:
         env["STOKER_SHIELD"] = attempt.by
         return keeper.Held(
             work=self._work,
-            env={**env, **self._plan.env},
+            envs=ranks.environments({**env, **self._plan.env}, self._plan.ranks),
             offline=self._plan.offline,
             room_bytes=self._plan.guards.room_bytes,
             writable=tuple(str(path) for path in self._plan.writable),
@@ -166,6 +168,7 @@ class Supervisor:
         words = [json.loads(line) for line in lines]
         for word in words:
             self._exit = word.get("exit", self._exit)
+            self._exit_rank = word.get("rank", self._exit_rank)
         return words
 
     def _watch(self) -> tuple[tuple[Any, str] | None, float | None]:
@@ -231,17 +234,17 @@ class Supervisor:
 
     def _take(self, message: dict[str, Any]) -> None:
         self._heard = time.monotonic()
-        kind, body = message["kind"], message["body"]
+        kind, body, rank = message["kind"], message["body"], message["rank"]
         if kind in ("progress", "end") and body.get("step") is not None:
             self._steps = body["step"]
         self._ended = self._ended or kind == "end"
         if kind == "error":
-            self._error = body["text"]
+            self._errors[rank] = body["text"]
         if kind == "shield" and self._shield is not None:
             why = "; ".join(filter(None, (body["reason"], self._shield.reason)))
             self._shield = Shield(**{**vars(self._shield), **body, "reason": why})
             return
-        self._caller.tell(kind=kind, body=body, at=self._heard - self._began)
+        self._caller.tell(kind=kind, body=body, at=self._heard - self._began, rank=rank)
 
     def _tail(self, number: int) -> str:
         size = os.fstat(number).st_size

@@ -72,7 +72,9 @@ class Plan:
     `hook` is `"module:function"`, called in the script's process as `function(child, argument)` before
     the script; if it returns a callable, that runs the script instead of the plain way.
     `writable` are folders written for real, `direct` folders read past the overlay (full speed,
-    writes refused), `output` the folder that keeps stdout.txt and stderr.txt.
+    writes refused), `output` the folder that keeps stdout.txt and stderr.txt. `ranks` is how many
+    processes of the script run side by side, with the variables of torchrun; a hook is called in each, and
+    whichever calls `child.end` first ends them all.
     """
 
     command: tuple[str, ...]
@@ -87,6 +89,7 @@ class Plan:
     direct: tuple[Path, ...] = ()
     offline: bool = False
     mechanisms: tuple[Mechanism, ...] = MECHANISMS
+    ranks: int = 1
 
     def __post_init__(self) -> None:
         if not self.command or self.command == ("-m",):
@@ -96,6 +99,8 @@ class Plan:
         unknown = [name for name in self.mechanisms if name not in MECHANISMS]
         if unknown or not self.mechanisms:
             raise UsageError(f"unknown write shield {unknown}; there are {', '.join(MECHANISMS)}")
+        if self.ranks < 1:
+            raise UsageError(f"a scratch run of {self.ranks} ranks; it has 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +125,7 @@ class Message:
     body: Mapping[str, Any]
     at: float
     """Seconds since the run began."""
+    rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
