@@ -109,12 +109,29 @@ def doctor(
     runs: Annotated[
         Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="The report's file, .html or .md (default: report.html beside the record)."),
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The report as Markdown on stdout, for an issue tracker.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Name what makes a training script slow, by experiments in a scratch run of it."""
     from stoker.doctor import command
 
-    command.diagnose(script or [], module=module, runs=runs, budget=budget, as_json=as_json)
+    command.diagnose(
+        script or [],
+        module=module,
+        runs=runs,
+        budget=budget,
+        as_json=as_json,
+        markdown=markdown,
+        report=report,
+        no_report=no_report,
+    )
 
 
 @app.command(no_args_is_help=True)

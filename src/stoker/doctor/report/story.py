@@ -1,0 +1,284 @@
+"""What a diagnosis says, in words and tables: the same for the page and for Markdown. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.doctor.causes import ALL
+from stoker.doctor.examination import Diagnosis
+from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, UNKNOWN
+from stoker.facts.words import size
+from stoker.watch.phases import PHASES
+from stoker.watch.words import NA, duration, percent, rate
+
+PHASE_MEANINGS = {
+    "wait": "the loop stands still until its next batch is there",
+    "copy": "the batch is moved to the device",
+    "forward": "the model computes its answer",
+    "backward": "the gradients are computed",
+    "update": "the optimizer changes the weights",
+    "other": "everything else in the loop: the loss, logging, validation, checkpoints",
+}
+CEILING_MEANINGS = {
+    "compute": "if batches cost nothing: the loop with held batches",
+    "loader": "if the model cost nothing: the loader with nobody computing",
+    "copy": "if all but the copy to the device cost nothing",
+    "storage": "if all but the reads cost nothing",
+}
+# The experiment that a ceiling comes from, where it has another name.
+_BY = {"compute": "replay", "loader": "drain"}
+KIND_MEANINGS = {
+    "same": "same samples, same maths",
+    "redraw": "same samples; random draws inside them differ",
+    "numerics": "rounding differs",
+    "optimization": "the training itself changes",
+}
+PART_MEANINGS = {
+    "start and warm-up": "the script up to its first steps; not measured",
+    "observe": "the loop as it is",
+    "replay": "the loop with a few held batches, again and again",
+    "drain": "the loader alone: batches are drawn and not trained on",
+    "reread": "the same samples read again",
+    "stub": "parts of the loading answered from memory",
+    "copy": "a held batch moved to the device again",
+    "resize": "a held batch at other sizes",
+}
+_DOCS = {str(cause.ID): (cause.__doc__ or "").strip() for cause in ALL}
+_TOLD = {str(cause.ID): (cause.judge.__doc__ or "").strip() for cause in ALL}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of words; `columns` is empty for a table of names and values."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def title(diagnosis: Diagnosis) -> str:
+    """What was diagnosed."""
+    return " ".join(diagnosis.command) if diagnosis.command else f"the record {diagnosis.record.name}"
+
+
+def sentence(diagnosis: Diagnosis) -> str:
+    """The verdict for someone who knows none of the words."""
+    verdict = diagnosis.verdict
+    if verdict.cause == HEALTHY:
+        return "Nothing that was looked for holds this training up."
+    if verdict.cause == COMPUTE_BOUND:
+        return "The data keeps up: this training is as fast as its model computes on these cores."
+    if verdict.cause == UNKNOWN:
+        return (
+            f"{percent(verdict.share)} of every training step is lost waiting for data, "
+            "and nothing that was measured says why."
+        )
+    doc = meaning(verdict.cause)
+    if verdict.share is None:
+        return f"{doc} What that costs was not measured."
+    return f"{percent(verdict.share)} of every training step is lost: {doc[:1].lower()}{doc[1:]}"
+
+
+def meaning(cause: str) -> str:
+    """A cause in a sentence: what its file says that it is."""
+    return " ".join(_DOCS.get(cause, "").split("\n\n")[0].split())
+
+
+def certainty(value: float) -> str:
+    """How sure a rule is of what it says; its own estimate, not a frequency."""
+    word = "sure" if value >= 0.8 else "likely" if value >= 0.6 else "possible" if value > 0 else "not told"
+    return f"{word} ({value:.2g})" if value > 0 else word
+
+
+def gain(diagnosis: Diagnosis) -> str | None:
+    """How far the cure of the first cause can go at the most; None where that was not measured."""
+    named = diagnosis.verdict.named
+    if not named or named[0].ceiling_after is None:
+        return None
+    after = named[0].ceiling_after
+    return f"{rate(after, 'step')} at the most ({after / diagnosis.verdict.rate:.1f}x)"
+
+
+def phases(diagnosis: Diagnosis) -> Table:
+    """Where the step goes, in total."""
+    run = diagnosis.evidence
+    rows = []
+    for name in PHASES:
+        share = run.shares.get(name)
+        spent = None if share is None else share * run.step
+        rows.append((name, duration(spent), percent(share), PHASE_MEANINGS[name]))
+    return Table(columns=("phase", "a step", "share", "what happens"), rows=tuple(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A rate in steps a second beside others; `why` says what it is, or why it was not measured."""
+
+    name: str
+    rate: float | None
+    why: str
+
+
+def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
+    """The actual rate, then the ceilings."""
+    verdict, missing = diagnosis.verdict, diagnosis.evidence.missing
+    found = [Bar(name="now", rate=verdict.rate, why="as the script is")]
+    for name, ceiling in verdict.ceilings.items():
+        why = CEILING_MEANINGS.get(name, "if nothing else cost anything")
+        if ceiling is None:
+            why = missing.get(_BY.get(name, name)) or "not measured in this diagnosis"
+        found.append(Bar(name=f"{name} alone", rate=ceiling, why=why))
+    return tuple(found)
+
+
+def ceilings(diagnosis: Diagnosis) -> Table:
+    """The same as words."""
+    samples = diagnosis.evidence.samples
+    rows = [
+        (
+            bar.name,
+            rate(bar.rate, "step"),
+            duration(None if bar.rate is None else 1 / bar.rate),
+            rate(None if bar.rate is None or samples is None else bar.rate * samples, "sample"),
+            bar.why,
+        )
+        for bar in bars(diagnosis)
+    ]
+    return Table(columns=("", "rate", "a step", "samples", ""), rows=tuple(rows))
+
+
+def making(diagnosis: Diagnosis) -> Table:
+    """What making a batch costs whoever makes it."""
+    run = diagnosis.evidence
+    if run.make is None:
+        return Table()
+    who = f"{run.workers} workers" if run.workers else "the loop itself, without workers"
+    rows = [("made by", who), ("in all", duration(run.make))]
+    for name in ("read", "transform", "collate", "queued", "handoff", "pin"):
+        spent = run.making.get(name)
+        told = duration(spent)
+        if spent is not None and name in ("read", "transform", "collate", "queued"):
+            told += f" ({percent(run.part_of_making(name))})"
+        rows.append((name, told))
+    rows.append(("CPU busy", percent(run.busy)))
+    asked = run.making.get("bytes")
+    rows.append(("asked of the kernel", NA if asked is None else size(int(asked))))
+    calls = run.making.get("calls") or {}
+    rows.append(("calls", ", ".join(f"{times:.3g} {name}" for name, times in calls.items()) or NA))
+    return Table(rows=tuple(rows))
+
+
+def eliminated(diagnosis: Diagnosis) -> Table:
+    """What it is not, and by which measurement."""
+    rows = tuple((cause, by, meaning(cause)) for cause, by in diagnosis.verdict.eliminated.items())
+    return Table(columns=("not the cause", "because", "what that would be"), rows=rows)
+
+
+def untold(diagnosis: Diagnosis) -> Table:
+    """What could not be told, and what would tell it."""
+    rows = tuple((cause, f"It is told {_lower(_TOLD.get(cause, ''))}") for cause in diagnosis.verdict.untold)
+    return Table(columns=("could not be told", "what would tell it"), rows=rows)
+
+
+def missing(diagnosis: Diagnosis) -> Table:
+    """Experiments that were not held, or gave nothing, and why."""
+    rows = tuple(sorted(diagnosis.evidence.missing.items()))
+    return Table(columns=("not measured", "why"), rows=rows)
+
+
+def facts(diagnosis: Diagnosis, about: Mapping[str, Any]) -> Table:
+    """The machine and the versions. `about` is the record's `run.json`."""
+    host: Mapping[str, Any] = diagnosis.evidence.host
+    told = about.get("facts") or {}
+    versions = about.get("versions") or {}
+    cores = f"{_number(host.get('usable_cores'))} usable of {_number(host.get('cpus'))}"
+    if host.get("quota_cores") is not None:
+        cores += f", quota {_number(host['quota_cores'])}"
+    rows = [
+        ("system", str(host.get("system") or NA)),
+        ("cores", cores),
+        ("memory", _of(host.get("ram_available_bytes"), host.get("ram_total_bytes"))),
+        ("/dev/shm", _of(host.get("shm_free_bytes"), host.get("shm_total_bytes"))),
+    ]
+    gpus = told.get("gpus") or []
+    for gpu in gpus:
+        memory = f"{size(gpu.get('used_bytes'))} used of {size(gpu.get('total_bytes'))}"
+        rows.append((f"GPU {gpu.get('index')}", f"{gpu.get('name') or NA}, {memory}"))
+    if not gpus:
+        rows.append(("GPU", f"none: {told.get('gpu_reason') or NA}"))
+    rows += [(name, str(versions.get(name) or NA)) for name in ("python", "torch", "stoker")]
+    rows += [(f"warning: {one['cause']}", str(one["text"])) for one in told.get("warnings") or []]
+    return Table(rows=tuple(rows))
+
+
+def loader(diagnosis: Diagnosis) -> Table:
+    """The script's own settings, as far as they were seen."""
+    drawn = diagnosis.evidence.drawn
+    if drawn is None:
+        return Table()
+    rows = [
+        ("loader", drawn.name),
+        ("workers", _number(drawn.workers)),
+        ("batch size", _number(drawn.batch_size)),
+        ("batches an epoch", _number(drawn.length)),
+        ("persistent workers", _yes(drawn.persistent)),
+        ("pinned", _yes(drawn.pinned)),
+        ("samples a step", _number(diagnosis.evidence.samples)),
+    ]
+    return Table(rows=tuple(rows))
+
+
+def method(diagnosis: Diagnosis) -> Table:
+    """The parts of the diagnosis, and how long each took."""
+    rows = tuple(
+        (part.name, duration(part.seconds), part.note or PART_MEANINGS.get(part.name, ""))
+        for part in diagnosis.method
+    )
+    return Table(columns=("part", "took", "what the script got"), rows=rows)
+
+
+def overhead(diagnosis: Diagnosis) -> str:
+    """What observing cost, as measured in this run."""
+    told = diagnosis.evidence.overhead
+    hooks, share = told.get("hooks_us_per_step"), told.get("recorder_cpu_share")
+    of_step = NA if hooks is None else f"{hooks:.0f} us a step"
+    if hooks is not None:
+        of_step += f" ({percent(hooks / 1e6 / diagnosis.evidence.step)} of it)"
+    return (
+        f"Observing cost {of_step} on the training thread and {percent(share)} of a core beside it, "
+        "as measured in this run."
+    )
+
+
+def how_held(diagnosis: Diagnosis) -> str:
+    """What kind of diagnosis it was."""
+    steps = diagnosis.evidence.steps
+    if not diagnosis.method:
+        return (
+            f"From a record alone, over {steps} steps: nothing was tried, so that less can be told. "
+            f"Reading it took {duration(diagnosis.seconds)}."
+        )
+    shield = {
+        "full": "Nothing that it wrote has lasted.",
+        "partial": "Its files were shielded in part only; see the notes.",
+    }.get(diagnosis.shield or "", "How its files were shielded is not known.")
+    return (
+        f"The script was run aside, unchanged, and what its loader hands out was changed; "
+        f"shares and rate are from {steps} steps of the loop as it is. {shield} "
+        f"The whole diagnosis took {duration(diagnosis.seconds)}."
+    )
+
+
+def _of(free: int | None, total: int | None) -> str:
+    return f"{size(free)} free of {size(total)}"
+
+
+def _number(value: float | None) -> str:
+    return NA if value is None else f"{value:g}"
+
+
+def _yes(value: bool | None) -> str:
+    return NA if value is None else "yes" if value else "no"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
