@@ -39,21 +39,25 @@ class Sync:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Some steps by the driver's own account (CUPTI): when kernels and copies ran, where the host stood.
+    """Some steps by the driver's own account (CUPTI): when kernels and copies ran, and where the host stood.
 
-    `wall` is a step under the trace, which is longer than without; `busy` seconds of it in which the device
-    did anything at all. `waited` is host time in calls that wait for the device, those after copies to it
-    apart (`copy_waited`); `outside` the device's idle time while the host stood in no such call.
+    `wall` is a step under the trace, which is longer than without. Of it, `busy` is when the device did
+    anything at all, `host` what the host took before it waited for the device at the end, and of that
+    `waited` in calls that wait for the device (`syncs` of them), `copy_waited` in those that wait for a copy
+    to it. `gap` is how long the device then had nothing to do until it was given something. `copying` is the
+    device's time in copies to it, `pinning` the training thread's in pinning memory, `allocating` in the
+    driver's allocations.
     """
 
     steps: int
     wall: float
     busy: float
+    host: float
     kernels: float
     kernel: float | None
-    launching: float
     syncs: float
     waited: float
+    gap: float
     copy_waited: float
     pageable_bytes: float
     pinned_bytes: float
@@ -68,9 +72,9 @@ class Trace:
         return min(1.0, self.busy / self.wall)
 
     @property
-    def host(self) -> float:
-        """Seconds of a step that the host needs by itself: it waits for the device in none of them."""
-        return max(0.0, self.wall - self.waited - self.copy_waited)
+    def own(self) -> float:
+        """Seconds of a step that the host needs for itself, with nothing to wait for."""
+        return max(0.0, self.host - self.waited - self.copy_waited)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,69 @@
+"""The card's memory as the script uses it: caches that it empties, and how it runs out."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+_ASKED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class Emptied:
+    """Counts calls of `torch.cuda.empty_cache()`, and knows the line of the last."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.line: str | None = None
+        self._empty = torch.cuda.empty_cache
+        torch.cuda.empty_cache = self._counted
+
+    def _counted(self) -> None:
+        self.calls += 1
+        caller = sys._getframe(1)
+        self.line = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+        self._empty()
+
+
+def bytes_asked(text: str) -> int | None:
+    """What an out-of-memory error says was asked for."""
+    found = _ASKED.search(text)
+    return None if found is None else round(float(found[1]) * _UNITS[found[2]])
+
+
+def tell_of_overflow(tell: Callable[..., None], loaders: Callable[[], list[dict[str, Any]]]) -> None:
+    """Have it told when the script dies because the card's memory is used up.
+
+    The error's frames still hold what the step had allocated, so the allocator's counters are those of the
+    moment.
+    """
+    shown = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized():
+            device = torch.cuda.current_device()
+            total = torch.cuda.get_device_properties(device).total_memory
+            tell(
+                "overflow",
+                asked=bytes_asked(str(error)),
+                reserved=torch.cuda.max_memory_reserved(device),
+                allowed=round(total * torch.cuda.memory.get_per_process_memory_fraction(device)),
+                text=str(error).splitlines()[0],
+                loaders=loaders(),
+                **about_device(device),
+            )
+        shown(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def about_device(device: int) -> dict[str, Any]:
+    """Which card it is, so that what the driver says of it can be joined."""
+    return {
+        "uuid": str(torch.cuda.get_device_properties(device).uuid),
+        "name": torch.cuda.get_device_name(device),
+    }

@@ -1,0 +1,222 @@
+"""Some steps under torch's profiler: the driver's own account of the device, and where the host stood.
+
+Host time alone books the device's work on whoever waits for it first, and events on the stream cannot see a
+gap between two kernels of one phase. The driver's account (CUPTI) has every kernel and every copy with its
+times, and every call of the host into the driver. It costs the host some microseconds a call, so `Trace`
+speaks of shares of its own steps, and never of how fast the loop is.
+"""
+
+import json
+import tempfile
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from stoker.doctor.device import Trace
+from stoker.doctor.experiments.condition import Condition
+
+STEPS, SETTLING = "stoker: steps", "stoker: settling"
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_CALLS = ("cuda_runtime", "cuda_driver")
+_WAITS = (
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize",
+    "cuCtxSynchronize", "cuEventSynchronize",
+)  # fmt: skip
+_COPIES = ("cudaMemcpyAsync", "cudaMemcpy", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
+_ALLOCATES = ("cudaMalloc", "cudaFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap")
+_PINS = ("aten::pin_memory", "aten::_pin_memory")
+
+Event = Mapping[str, Any]
+Span = tuple[float, float]
+
+
+class Traced(Condition):
+    """The loop as it is, its own batches included, for a few steps."""
+
+    warm = 0
+    steps = 12
+    most = 0.8
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell = tell
+        self.trace: Trace | None = None
+        self._profile: Any = None
+        self._range: Any = None
+        self._why: str | None = None
+
+    def enter(self) -> None:
+        """Start the profiler, where the script has none of its own."""
+        if torch._C._autograd._profiler_enabled():
+            self._why = "the script has a profiler of its own"
+            return
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        try:
+            self._profile = profile(activities=activities)
+            self._profile.start()
+        except RuntimeError as error:  # no CUPTI, or another tool holds it
+            self._profile, self._why = None, f"the profiler would not start: {error}"
+
+    def begin(self) -> None:
+        """The steps begin."""
+        self._range = record_function(STEPS)
+        self._range.__enter__()
+
+    def settle(self) -> None:
+        """Wait for the device, apart from what the loop itself waits for."""
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+            with record_function(SETTLING):
+                super().settle()
+        else:
+            super().settle()
+
+    def leave(self) -> None:
+        """The steps are over."""
+        if self._profile is not None:
+            self._profile.stop()
+
+    def tell(self, seconds: float, steps: int) -> None:
+        """Read the trace and tell what it comes to."""
+        if self._profile is None:
+            self._tell("untraced", why=self._why)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self._profile.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
+        self._profile = None
+        self.trace = summarize(events, steps)
+        if self.trace is None:
+            self._tell("untraced", why="the profiler told of nothing on the device")
+        else:
+            self._tell("trace", **asdict(self.trace))
+
+
+def summarize(events: Sequence[Event], steps: int) -> Trace | None:
+    """What the profiler's events come to; None where there was nothing on a device. Pure.
+
+    Times in a trace are microseconds.
+    """
+    events = [event for event in events if event.get("ph") == "X"]
+    marks = {
+        event["name"]: event
+        for event in events
+        if event.get("cat") == "user_annotation" and event["name"] in (STEPS, SETTLING)
+    }
+    on_device = sorted(
+        (_span(event) for event in events if event.get("cat") in _ON_DEVICE), key=lambda s: s[0]
+    )
+    if not on_device or STEPS not in marks:
+        return None
+    began, host_end = _span(marks[STEPS])
+    end = max(_span(marks[SETTLING])[1] if SETTLING in marks else host_end, host_end)
+    main = marks[STEPS].get("tid")
+    calls = sorted(
+        (event for event in events if event.get("cat") in _CALLS and began <= float(event["ts"]) < host_end),
+        key=lambda event: float(event["ts"]),
+    )
+    copies = {
+        event.get("args", {}).get("correlation"): event
+        for event in events
+        if event.get("cat") == "gpu_memcpy"
+    }
+    waits, copy_waits = _waits(calls, copies)
+    kernels = [_seconds(event) for event in events if event.get("cat") == "kernel"]
+    to_device = [event for event in copies.values() if "HtoD" in event["name"]]
+    each = 1e-6 / steps
+    return Trace(
+        steps=steps,
+        wall=(end - began) * each,
+        busy=_covered(on_device) * each,
+        host=(host_end - began) * each,
+        kernels=len(kernels) / steps,
+        kernel=sum(kernels) / len(kernels) if kernels else None,
+        syncs=len(waits) / steps,
+        waited=_covered(waits) * each,
+        gap=_gaps(waits, on_device) * each,
+        copy_waited=_covered(copy_waits) * each,
+        pageable_bytes=_bytes(event for event in to_device if "Pinned" not in event["name"]) / steps,
+        pinned_bytes=_bytes(event for event in to_device if "Pinned" in event["name"]) / steps,
+        copying=_covered(sorted(_span(event) for event in to_device)) * each,
+        pinning=_covered(
+            sorted(_span(one) for one in events if one["name"] in _PINS and one.get("tid") == main)
+        )
+        * each,
+        allocations=sum(event["name"] in _ALLOCATES for event in calls) / steps,
+        allocating=_covered([_span(event) for event in calls if event["name"] in _ALLOCATES]) * each,
+    )
+
+
+def _waits(calls: Iterable[Event], copies: Mapping[Any, Event]) -> tuple[list[Span], list[Span]]:
+    """Calls in which the host waits for the device; those for a copy to it apart.
+
+    A copy from or to memory that is not pinned holds the host by itself; a call that waits belongs to the
+    copy right before it on its thread, if there is one (`.item()` and `.to()` are made of the two).
+    """
+    waits: list[Span] = []
+    copy_waits: list[Span] = []
+    before: dict[Any, str | None] = {}
+    for call in calls:
+        thread, name = call.get("tid"), call["name"]
+        if name in _COPIES:
+            copied = copies.get(call.get("args", {}).get("correlation"))
+            kind = None if copied is None else copied["name"]
+            before[thread] = kind
+            if kind is not None and "Pageable" in kind:
+                (copy_waits if "HtoD" in kind else waits).append(_span(call))
+        elif name in _WAITS:
+            last = before.pop(thread, None)
+            if last is not None and "HtoD" in last:
+                copy_waits.append(_span(call))
+            elif last is not None and "Pageable" in last and waits:
+                waits[-1] = (waits[-1][0], _span(call)[1])  # one wait, in two calls
+            else:
+                waits.append(_span(call))
+        elif not name.startswith(("cudaEvent", "cudaStreamIsCapturing", "cudaStreamQuery", "cudaGet")):
+            before.pop(thread, None)
+    return waits, copy_waits
+
+
+def _gaps(waits: Iterable[Span], on_device: Sequence[Span]) -> float:
+    """How long the device had nothing to do after each wait; what runs then ends the gap at once."""
+    starts = [start for start, _ in on_device]
+    ends: list[float] = []
+    for _, end in on_device:
+        ends.append(max(end, ends[-1] if ends else end))
+    total = 0.0
+    for _, over in waits:
+        at = bisect_left(starts, over)
+        if at < len(starts) and (at == 0 or ends[at - 1] <= over):
+            total += starts[at] - over
+    return total
+
+
+def _covered(spans: Iterable[Span]) -> float:
+    """The time in which at least one of them lay, given by when they begin."""
+    total, until = 0.0, float("-inf")
+    for start, end in spans:
+        if end > until:
+            total += end - max(start, until)
+            until = end
+    return total
+
+
+def _span(event: Event) -> Span:
+    start = float(event["ts"])
+    return start, start + float(event.get("dur", 0.0))
+
+
+def _seconds(event: Event) -> float:
+    return float(event.get("dur", 0.0)) / 1e6
+
+
+def _bytes(events: Iterable[Event]) -> float:
+    return float(sum(event.get("args", {}).get("bytes", 0) for event in events))
