@@ -2,7 +2,7 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
-from stoker.watch.words import percent
+from stoker.watch.words import duration, percent
 
 ID = "storage-latency"
 CURES = (
@@ -11,8 +11,14 @@ CURES = (
 )
 
 
+# Cold over warm: less is no difference.
+_AS_FAST = 1.2
+# Bytes a batch; less is talk, not data.
+_SOME = 1024
+
+
 def judge(run: Evidence) -> Judgement:
-    """By what came from a disk or a socket, and by time off the CPU."""
+    """By what came from a disk or a socket, by time off the CPU, and by the same samples read again."""
     if run.make is None or run.busy is None:
         return None
     read = run.part_of_making("read")
@@ -22,9 +28,13 @@ def judge(run: Evidence) -> Judgement:
         )
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
+    ruled_out = _from_memory(run)
+    if ruled_out is not None:
+        return ruled_out
     asked, disk, faults = run.making.get("bytes"), run.making.get("disk"), run.making.get("faults")
     evidence = [f"{percent(read)} of making a batch is reading, with the CPU busy {percent(run.busy)} of it"]
     certainty = 0.4
+    received = run.reread.again.received if run.reread is not None else None
     if asked and disk is not None and disk > 0.5 * asked:
         evidence.append(f"{percent(disk / asked)} of the bytes read came from the disk")
         certainty = 0.85
@@ -34,4 +44,30 @@ def judge(run: Evidence) -> Judgement:
     elif run.calls("recv"):
         evidence.append(f"{run.calls('recv'):.3g} answers from a socket for each sample")
         certainty = 0.8
+    elif received and received > _SOME:
+        evidence.append(f"{received:,.0f} bytes a batch came over the network when it was read again")
+        certainty = 0.9
+    if run.stub is not None and run.stub.reading is not None and certainty > 0.4:
+        saved = run.stub.reading / run.stub.nothing
+        evidence.append(f"with reads answered from memory a batch takes {percent(saved)} less")
+        certainty = min(0.93, certainty + 0.05) if saved > 0.5 else certainty - 0.3
     return Found(share=run.lost, certainty=certainty, evidence=tuple(evidence))
+
+
+def _from_memory(run: Evidence) -> RuledOut | None:
+    """Whether the same samples, read again or read cold, show that storage is not what takes the time."""
+    if run.reread is None or run.make is None:
+        return None
+    again, warm, cold = run.reread.again, run.reread.warm, run.reread.cold
+    if warm is not None and cold is not None and cold.seconds < _AS_FAST * warm.seconds:
+        return RuledOut(
+            by=f"a batch takes {duration(warm.seconds)} from memory and {duration(cold.seconds)} from storage"
+        )
+    first = run.make - (run.making.get("queued") or 0.0)
+    near = not (again.disk or again.faults or (again.received or 0.0) > _SOME)
+    if near and again.seconds < 0.5 * first:
+        return RuledOut(
+            by=f"the same samples read again came from memory, in {duration(again.seconds)} where a batch "
+            f"took {duration(first)}"
+        )
+    return None

@@ -1,0 +1,50 @@
+"""The data comes from the disk because it is not in memory yet, or no longer: read again, it is fast."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.watch.words import duration, percent
+
+ID = "cold-cache"
+CURES = (
+    Cure(change="stage", text="stoker stage SRC DST: a local copy, on a disk that is fast to read from"),
+    Cure(
+        change="feed",
+        text="stoker.Feed with a tier in memory where the set fits there; where not, shuffle='blocks' "
+        "reads the disk in order",
+    ),
+)
+# Of the bytes read: what came from a disk, for the first reading to be a cold one.
+_COLD = 0.3
+# Of the time that a batch took at first: less when read again, and memory is what was lacking.
+_FASTER = 0.5
+
+
+def judge(run: Evidence) -> Judgement:
+    """By what came from a disk at first, and by the same samples read again."""
+    asked, disk, faults = run.making.get("bytes"), run.making.get("disk"), run.making.get("faults")
+    if run.make is None or asked is None or disk is None:
+        return None
+    mapped = bool(faults and faults >= 1)
+    if disk < _COLD * asked and not mapped:
+        return RuledOut(by=f"{percent(disk / asked if asked else 0.0)} of the bytes read came from the disk")
+    if run.lost < ALARM:
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
+    if run.reread is None:
+        return None
+    again = run.reread.again
+    first = run.make - (run.making.get("queued") or 0.0)
+    told = (
+        f"a batch took {duration(first)} when it was first read, and {duration(again.seconds)} when the same "
+        "samples were read again"
+    )
+    from_disk = bool(again.faults and again.faults >= 1) if mapped else (again.disk or 0.0) > 0.1 * disk
+    if from_disk:
+        return RuledOut(by=f"{told}, from the disk once more")
+    if again.seconds > _FASTER * first:
+        return RuledOut(by=f"{told}, from memory")
+    came = f"{faults:.3g} pages a batch" if mapped else f"{percent(disk / asked)} of the bytes read"
+    return Found(
+        share=run.saved_by(again.seconds / first),
+        certainty=0.95,
+        evidence=(f"{came} came from the disk at first; none did when read again", told),
+    )

@@ -1,0 +1,45 @@
+"""Whole chunks, blocks or row groups are read for one sample of them, and again for the next."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.watch.words import percent
+
+ID = "read-amplification"
+CURES = (
+    Cure(change="rechunk", text="write the set with chunks the size of what is drawn"),
+    Cure(
+        change="feed",
+        text="stoker.Feed(..., shuffle='blocks'): samples of a chunk come one after another, and it is read "
+        "once; or keep the chunks that were unpacked",
+        kind="redraw",
+        risk="the order of samples is another one",
+    ),
+)
+# How often an epoch must read every byte of the files; twice is an overlap, as of today and tomorrow.
+_OFTEN = 4.0
+# Bytes read beside bytes in the batch: one whose samples are kept whole is read often because it is asked for
+# often.
+_OVER = 2.0
+
+
+def judge(run: Evidence) -> Judgement:
+    """By how often an epoch reads what the files hold, and by bytes read beside bytes in the batch."""
+    if run.reread is None or not run.reread.again.asked or not run.batch_bytes or run.make is None:
+        return None
+    asked = run.reread.again.asked
+    over = asked / run.batch_bytes
+    if over < 0.1:
+        return None  # they come in ways that are not counted: maps, sockets
+    if over < _OVER:
+        return RuledOut(by=f"{over:.2g} bytes are read for a byte of the batch")
+    if run.drawn is None or not run.drawn.length or not run.reread.held:
+        return None
+    times = asked * run.drawn.length / run.reread.held
+    told = f"an epoch reads {times:.2g} times what the files hold, {over:.2g} bytes for a byte of the batch"
+    if times < _OFTEN:
+        return RuledOut(by=told)
+    if run.lost < ALARM:
+        return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
+    # Files that are opened for every sample are read from their beginning each time: that is the cause then.
+    reopened = (run.calls("reopen") or 0.0) >= 0.5
+    return Found(share=run.lost, certainty=0.6 if reopened else 0.93, evidence=(told,))

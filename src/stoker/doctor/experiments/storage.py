@@ -1,0 +1,51 @@
+"""Reread and stub, one after the other in one process: what the trial calls, and what it is told."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from stoker.doctor.experiments.making import Maker, Telling, end_workers, hold, why_not
+from stoker.doctor.experiments.reread import reread, reread_cold
+from stoker.doctor.experiments.stub import stub
+
+_PASSES = ("again", "warm", "cold")
+_STUBS = ("nothing", "reads", "samples")
+# Times what the passes are given: a batch that takes long is made to its end.
+_PATIENCE = 2.5
+
+
+def probe_storage(
+    iterator: Any, indices: Sequence[Any], start_method: str | None, seconds: float
+) -> dict[str, Any]:
+    """Both experiments on indices that were handed out, so many seconds each; the loader is ended."""
+    why = why_not(iterator, indices)
+    if why is not None:
+        return {"missing": {"reread": why, "stub": why}}
+    end_workers(iterator)
+    most = 2 * seconds * _PATIENCE
+    found = hold(Maker(iterator, indices, most), partial(_both, seconds=seconds), start_method, most)
+    return {
+        "passes": {name: found[name] for name in _PASSES if name in found},
+        "held": found.get("held"),
+        "stub": {name: found[name] for name in _STUBS if name in found},
+        "missing": _missing(found),
+    }
+
+
+def _both(maker: Maker, seconds: float) -> Iterator[Telling]:
+    """The cold pass comes last: what it puts out of memory would be missing from the others."""
+    again, paths = yield from reread(maker, seconds / 3)
+    yield from stub(maker, seconds / 4)
+    yield from reread_cold(maker, again, paths, seconds / 3)
+
+
+def _missing(found: dict[str, Any]) -> dict[str, str]:
+    """Why a part was not measured, by its name."""
+    failed = found.get("failed", "it did not come to its end")
+    missing = {}
+    for part, name in (("reread", "again"), ("warm", "warm"), ("cold", "cold"), ("stub", "nothing")):
+        if name not in found:
+            missing[part] = found.get(f"not {name}", failed)
+    if "nothing" in found and "reads" not in found:
+        missing["stubbed reads"] = found.get("not reads", failed)
+    return missing
