@@ -118,8 +118,27 @@ class Clocks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card as the driver told of it before the script started."""
+
+    index: int
+    uuid: str | None
+    others: Others
+    clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+
+
+# A CUDA context and what libraries take beside torch's allocator.
+_BESIDE = 2 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overflow:
-    """The script ran out of the card's memory: what it asked for, what it held, what it may hold."""
+    """The script ran out of the card's memory: what it asked for, what it held, what it may hold.
+
+    `samples` is the batch of its loader, `steps` how many were observed before.
+    """
 
     asked: int | None
     reserved: int | None
@@ -127,3 +146,21 @@ class Overflow:
     text: str
     samples: int | None = None
     steps: int = 0
+
+    @property
+    def own(self) -> int | None:
+        """What the script needed at the least: more than this was not to be had."""
+        return None if self.asked is None or self.reserved is None else self.asked + self.reserved
+
+    def by_others(self, others: Others | None) -> bool | None:
+        """Whether it is what others hold that left too little; None where that cannot be told.
+
+        It is not where the script's own need is more than it may have anyway.
+        """
+        if self.own is None or self.allowed is None:
+            return None
+        if self.own + _BESIDE // 4 > self.allowed:
+            return False
+        if others is None or others.bytes is None or others.total is None:
+            return None
+        return True if self.own + others.bytes + _BESIDE > others.total else None

@@ -13,7 +13,7 @@ from stoker.facts.values import Gpu, Holder
 # Memory in use with no process listed is somebody's only above this: an empty H200 shows 0 beside its
 # reserve, and other cards keep some tens of MiB for the display. Without the reserve told apart
 # (older drivers), about 1.2 GB on an empty card are nobody's.
-_NOBODYS_BYTES = 256 << 20
+NOBODYS_BYTES = 256 << 20
 _NOBODYS_BYTES_WITH_RESERVE = 2 << 30
 
 See = Callable[[int], Seen | None]
@@ -82,7 +82,7 @@ def find_holders(
             f"this process (pid {own}) is on the card and the driver does not list it: pids are hidden",
         )
     if not listed:
-        floor = _NOBODYS_BYTES if reading.reserved_bytes is not None else _NOBODYS_BYTES_WITH_RESERVE
+        floor = NOBODYS_BYTES if reading.reserved_bytes is not None else _NOBODYS_BYTES_WITH_RESERVE
         if reading.used_bytes is not None and reading.used_bytes > floor:
             mib = reading.used_bytes >> 20
             return (

@@ -43,6 +43,7 @@ class Reading:
     clock_reasons: tuple[str, ...] | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    power_default_w: float | None = None
     temperature_c: int | None = None
     pcie_gen: int | None = None
     pcie_gen_max: int | None = None
@@ -124,6 +125,7 @@ class Nvml:
         memory = _memory(card)
         power = _ask(pynvml.nvmlDeviceGetPowerUsage, card)
         limit = _ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, card)
+        default = _ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, card)
         use = _ask(pynvml.nvmlDeviceGetUtilizationRates, card)
         mig = _ask(pynvml.nvmlDeviceGetMigMode, card)
         capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, card)
@@ -139,6 +141,7 @@ class Nvml:
             clock_reasons=_clock_reasons(card),
             power_w=None if power is None else power / 1000,
             power_limit_w=None if limit is None else limit / 1000,
+            power_default_w=None if default is None else default / 1000,
             temperature_c=_temperature(card),
             pcie_gen=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, card),
             pcie_gen_max=_ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card),

@@ -63,6 +63,7 @@ class Gpu:
     clock_reasons: tuple[str, ...] | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    power_default_w: float | None = None
     temperature_c: int | None = None
     pcie_gen: int | None = None
     pcie_gen_max: int | None = None

@@ -32,6 +32,7 @@ def card(**values: Any) -> Reading:
         "clock_reasons": ("idle",),
         "power_w": 80.0,
         "power_limit_w": 700.0,
+        "power_default_w": 700.0,
         "temperature_c": 30,
         "pcie_gen": 5,
         "pcie_gen_max": 5,

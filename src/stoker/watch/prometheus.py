@@ -166,7 +166,7 @@ def _add_resources(page: Page, rank: RankRecord, labels: Labels) -> None:
         for key, name, kind, told, unit in _GPU:
             page.add(name, kind, told, _scaled(gpu.get(key), unit), of_gpu)
     for key, value in (last.get("allocator") or {}).items():
-        if key in ("retries", "ooms", "segments"):
+        if key in ("retries", "ooms", "segments", "device_allocs"):
             told = f"The CUDA allocator's {key}, since the process began."
             page.add(f"stoker_allocator_{key}_total", "counter", told, value, labels)
         else:

@@ -326,4 +326,5 @@ def _allocator(device: Device | None) -> dict[str, int] | None:
         "retries": stats["num_alloc_retries"],
         "ooms": stats["num_ooms"],
         "segments": stats["segment"]["all"]["allocated"],
+        "device_allocs": stats["num_device_alloc"],
     }

@@ -67,3 +67,9 @@ def about_device(device: int) -> dict[str, Any]:
         "uuid": str(torch.cuda.get_device_properties(device).uuid),
         "name": torch.cuda.get_device_name(device),
     }
+
+
+def held_there(device: int) -> dict[str, int]:
+    """Bytes in use on the card, by whomever, and those that torch's allocator has reserved of them."""
+    free, total = torch.cuda.mem_get_info(device)
+    return {"used": total - free, "reserved": torch.cuda.memory_reserved(device)}

@@ -1,0 +1,65 @@
+"""Batches go to the device from memory that is not pinned; or memory is pinned anew in every step."""
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.facts.words import size
+from stoker.watch.words import duration, percent
+
+ID = "pageable-copy"
+CURES = (
+    Cure(
+        change="pin_memory",
+        text="DataLoader(..., pin_memory=True) and .to(device, non_blocking=True)",
+        risk="pinned memory cannot be swapped out",
+    ),
+    Cure(
+        change="pin_once",
+        text="where a step pins memory itself: pin buffers once and fill them, or leave it to the loader",
+    ),
+)
+_LEAST_BYTES = 1 << 16
+
+
+def judge(run: Evidence) -> Judgement:
+    """By the bytes of a step and where they come from, moved again both ways; and by time spent pinning."""
+    if run.on_gpu is False:
+        return RuledOut(by="nothing is computed on a GPU")
+    trace = run.trace
+    if trace is None:
+        return None
+    pinning = trace.pinning / trace.wall
+    if pinning >= ALARM:
+        return Found(
+            share=pinning,
+            certainty=0.9,
+            evidence=(
+                f"the loop pins memory in every step, {percent(pinning)} of it: that hurts",
+                *_ways(run),
+            ),
+        )
+    total = trace.pageable_bytes + trace.pinned_bytes
+    if total < _LEAST_BYTES:
+        return RuledOut(by=f"a step moves {size(round(total))} to the device")
+    if trace.pageable_bytes < 0.5 * total:
+        return RuledOut(
+            by=f"{percent(trace.pinned_bytes / total)} of a step's {size(round(total))} are pinned"
+        )
+    moved = run.copied
+    if moved is None:
+        return None
+    saved = (moved.pageable - moved.pinned) * trace.pageable_bytes / moved.bytes
+    share = max(0.0, min(saved / run.step, trace.copy_waited / trace.wall))
+    told = f"a step moves {size(round(trace.pageable_bytes))} to the device from memory that is not pinned"
+    if share < ALARM:
+        return RuledOut(by=f"{told}, and pinning would save {percent(share)} of it")
+    return Found(share=share, certainty=0.9, evidence=(told, *_ways(run)))
+
+
+def _ways(run: Evidence) -> tuple[str, ...]:
+    moved = run.copied
+    if moved is None:
+        return ()
+    return (
+        f"{size(moved.bytes)} take {duration(moved.pageable)} from pageable memory, {duration(moved.pinned)} "
+        f"from pinned, {duration(moved.pinning)} pinned on the way",
+    )

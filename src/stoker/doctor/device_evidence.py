@@ -1,0 +1,132 @@
+"""What was told of the GPU in a diagnosis, as values: messages, counters beside the run, cards before it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from stoker.doctor.device import (
+    Allocator,
+    Card,
+    Clocks,
+    Copied,
+    Others,
+    Overflow,
+    SizePoint,
+    Sync,
+    Trace,
+)
+from stoker.scratch import Message
+
+Lines = Sequence[Mapping[str, Any]]
+# A card at rest lowers its clock; readings of that say nothing.
+_AT_WORK_PERCENT = 50
+
+
+def read_device(
+    messages: Sequence[Message], lines: Lines, cards: Sequence[Card], *, steps: int
+) -> dict[str, Any]:
+    """The fields of `Evidence` that speak of the GPU; `lines` are counters while the loop was observed."""
+    told = {message.kind: message.body for message in messages}
+    about = told.get("device") or told.get("overflow")
+    card = _card(about, cards)
+    return {
+        "resized": tuple(
+            SizePoint(samples=one["samples"], seconds=one["seconds"], peak=one["peak"])
+            for one in _all(messages, "resized")
+        ),
+        "copied": Copied(**told["copied"]) if "copied" in told else None,
+        "trace": Trace(**told["trace"]) if "trace" in told else None,
+        "syncs": _syncs(told.get("syncs")),
+        "variants": {one["name"]: one["seconds"] for one in _all(messages, "variant")} or None,
+        "others": None if card is None else card.others,
+        "allocator": _allocator(lines, told.get("device"), steps),
+        "clocks": _clocks(lines, card),
+        "overflow": _overflow(told.get("overflow"), steps),
+    }
+
+
+def context_bytes(messages: Sequence[Message], others: Others | None) -> int | None:
+    """Bytes of the card that the process holds beside torch's allocator: its context, and libraries' own."""
+    about = next((message.body for message in messages if message.kind == "device"), None)
+    if about is None or others is None or others.bytes is None:
+        return None
+    return max(0, int(about["used"]) - int(about["reserved"]) - others.bytes)
+
+
+def missing_of(messages: Sequence[Message]) -> dict[str, str]:
+    """What could not be held, and why."""
+    told = {message.kind: message.body for message in messages}
+    names = {"untraced": "trace", "unresized": "resize"}
+    return {name: str(told[kind]["why"]) for kind, name in names.items() if kind in told}
+
+
+def _all(messages: Sequence[Message], kind: str) -> list[Mapping[str, Any]]:
+    return [message.body for message in messages if message.kind == kind]
+
+
+def _card(about: Mapping[str, Any] | None, cards: Sequence[Card]) -> Card | None:
+    """The one that the script is on; of a single card it is that."""
+    if about is None:
+        return None
+    uuid = str(about["uuid"]).removeprefix("GPU-")
+    same = [card for card in cards if card.uuid is not None and card.uuid.removeprefix("GPU-") == uuid]
+    return same[0] if same else cards[0] if len(cards) == 1 else None
+
+
+def _syncs(told: Mapping[str, Any] | None) -> tuple[Sync, ...] | None:
+    return None if told is None else tuple(Sync(line=line, each=each) for line, each in told["lines"])
+
+
+def _allocator(lines: Lines, about: Mapping[str, Any] | None, steps: int) -> Allocator | None:
+    counted = [line["allocator"] for line in lines if line.get("allocator")]
+    if len(counted) < 2 or not steps:
+        return None
+    first, last = counted[0], counted[-1]
+    before, after = first.get("device_allocs"), last.get("device_allocs")
+    # Of the steps between the two readings, which are a little fewer.
+    return Allocator(
+        retries=last["retries"] - first["retries"],
+        device_allocs=None if before is None or after is None else (after - before) / steps,
+        empty_cache=None if about is None else about.get("empty_cache"),
+        empty_cache_line=None if about is None else about.get("empty_cache_line"),
+        reserved_peak=last.get("reserved_peak"),
+    )
+
+
+def _clocks(lines: Lines, card: Card | None) -> Clocks | None:
+    if card is None or not card.clock_mhz:
+        return None
+    readings = [
+        gpu
+        for line in lines
+        for gpu in line.get("gpus") or []
+        if gpu.get("index") == card.index
+        and gpu.get("sm_clock_mhz")
+        and gpu.get("clock_reasons") is not None
+        and (gpu.get("utilisation_percent") or 0) >= _AT_WORK_PERCENT
+    ]
+    if len(readings) < 2:
+        return None
+    held = Counter(reason for gpu in readings for reason in gpu["clock_reasons"])
+    return Clocks(
+        mhz=fmean(gpu["sm_clock_mhz"] for gpu in readings),
+        most_mhz=card.clock_mhz,
+        held=tuple((reason, count / len(readings)) for reason, count in held.most_common()),
+        power_limit_w=card.power_limit_w,
+        power_default_w=card.power_default_w,
+    )
+
+
+def _overflow(told: Mapping[str, Any] | None, steps: int) -> Overflow | None:
+    if told is None:
+        return None
+    sizes = [loader.get("batch_size") for loader in told.get("loaders") or []]
+    return Overflow(
+        asked=told["asked"],
+        reserved=told["reserved"],
+        allowed=told["allowed"],
+        text=told["text"],
+        samples=next((size for size in sizes if size), None),
+        steps=steps,
+    )
