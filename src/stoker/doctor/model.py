@@ -17,19 +17,19 @@ samples make. The interval is the spread that was measured, and by how much earl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot
+from math import exp, hypot, isfinite
 from typing import Any
 
 from stoker.doctor.evidence import Evidence
 
 # What a prediction may be off by where none was ever tried, as a share.
 UNTRIED = 0.15
-# Changes after which batches cost the loop nothing: they come from memory, or are read ahead of time.
+# Changes after which batches cost the loop nothing: they come from memory, on the device or beside it.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
-# Changes to what the loop itself does: the model's own ceiling moves with them.
-_OF_THE_LOOP = frozenset(
-    {"rarer", "async_save", "detach", "bucket", "pad", "dynamic", "debug_off", "dtype", "threads"}
-)
+# Changes to what the loop itself does, batches apart.
+_OF_THE_LOOP = frozenset({"rarer", "async_save", "detach", "bucket", "pad", "dynamic", "debug_off"})
+# Their time, by a replay with that and nothing else switched, is in `variants`.
+_AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +44,18 @@ class Interval:
         """The three of them."""
         return {"low": self.low, "mid": self.mid, "high": self.high}
 
-    def of(self, amount: float) -> "Interval":
+    def time_for(self, amount: float) -> "Interval":
         """How long an amount takes at such a rate: the highest rate takes the least time."""
         return Interval(low=amount / self.high, mid=amount / self.mid, high=amount / self.low)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One setting altered. `value` is None where it is no number or switch, as for another way to read."""
+    """One change. `value` is a setting's; `share` of the step is what the cause costs that it cures."""
 
     change: str
     value: Any = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As settings hold it."""
-        return {"change": self.change, "value": self.value}
+    share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,83 +71,69 @@ class Prediction:
         """What was changed, by which scores are kept."""
         return "+".join(sorted(change.change for change in self.changes))
 
-    def to_json(self) -> dict[str, Any]:
-        """The prediction as a calibration file holds it."""
-        return {
-            "changes": [change.to_json() for change in self.changes],
-            "limit": self.limit,
-            **self.rate.to_json(),
-        }
-
 
 def predict(
     run: Evidence, changes: Sequence[Change], errors: Mapping[str, float] | None = None
 ) -> Prediction | None:
-    """The rate after some settings are changed together; None where what was measured cannot tell.
+    """The rate after some changes together; None where what was measured cannot tell.
 
-    `errors` says by how much predictions for a change were wrong so far, as shares.
+    `errors` says by how much predictions for a change were wrong so far, as shares ("" for any other).
     """
-    wanted = {change.change: change.value for change in changes}
-    if not wanted or set(wanted) - set(_SETTINGS):
+    if not changes or not isfinite(run.step):
         return None
-    now = _Loop.of(run)
-    if now is None:
+    loop = [change for change in changes if change.change in _OF_THE_LOOP]
+    found = _without(run, loop) if len(loop) == len(changes) else _by_parts(run, changes)
+    if found is None:
         return None
-    then = now
-    for name, value in wanted.items():
-        changed = _SETTINGS[name](run, then, value)
-        if changed is None:
-            return None
-        then = changed
-    before, after = now.seconds(run), then.seconds(run)
-    if before is None or after is None:
-        return None
-    # What the parts do not explain stays, as long as the run waits for the same part.
-    excess = run.step * (1 - run.startup) / before[0]
-    stays = excess if after[1] == before[1] and before[0] else 1.0
-    if "prefetch_factor" in wanted and stays > 1 and now.prefetch:
-        stays = 1 + (stays - 1) * min(1.0, now.prefetch / then.prefetch)
-    seconds = after[0] * stays + then.startup
-    floor = max(seconds, run.compute or 0.0)
-    return _predicted(run, tuple(changes), 1 / floor, after[1], errors)
-
-
-def predict_cure(
-    run: Evidence, change: str, share: float | None, errors: Mapping[str, float] | None = None
-) -> Prediction | None:
-    """The rate once a cause is gone that costs such a share of the step, by a change to the script."""
-    done = (Change(change=change),)
-    if change in _OF_THE_LOOP:
-        if share is None or share >= 1:
-            return None
-        seconds, limit = run.step * (1 - share), "compute"
-        if run.workers and run.loader is not None and run.loader > seconds:
-            seconds, limit = run.loader, "loader"
-        return _predicted(run, done, 1 / seconds, limit, errors)
-    if run.compute is None:
-        return None
-    if change in _NO_LOADER:
-        return _predicted(run, done, 1 / run.compute, "compute", errors)
-    if share is None or share >= 1:
-        return None
-    return _predicted(run, done, 1 / max(run.compute, run.step * (1 - share)), "compute", errors)
-
-
-def _predicted(
-    run: Evidence,
-    changes: tuple[Change, ...],
-    rate: float,
-    limit: str,
-    errors: Mapping[str, float] | None,
-) -> Prediction:
+    seconds, limit = found
     known = errors or {}
     wrong = max(known.get(change.change, known.get("", UNTRIED)) for change in changes)
-    half = hypot(run.spread or 0.0, wrong)
+    half, rate = hypot(run.spread or 0.0, wrong), 1 / seconds
     return Prediction(
-        changes=changes,
+        changes=tuple(changes),
         rate=Interval(low=rate * exp(-half), mid=rate, high=rate * exp(half)),
         limit=limit,
     )
+
+
+def _without(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
+    """A step less what some of its own doings cost; a loader beside it may then be what is waited for.
+
+    By what was observed: replays are too short for what comes every hundred steps.
+    """
+    if any(change.share is None for change in changes):
+        return None
+    left = 1 - sum(change.share or 0.0 for change in changes)
+    if left <= 0:
+        return None
+    seconds = run.step * left
+    if run.workers and run.loader is not None and run.loader > seconds:
+        return min(run.step, run.loader), "loader"
+    return seconds, "compute"
+
+
+def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
+    now = _Loop.of(run)
+    if now is None:
+        return None
+    then: _Loop | None = now
+    for change in changes:
+        if then is None:
+            return None
+        then = _EFFECTS.get(change.change, _other)(run, then, change)
+    if then is None:
+        return None
+    before, after = now.seconds(run), then.seconds(run)
+    if after is None:
+        return None
+    stays = 1.0
+    if before is not None and before[1] == after[1]:
+        # What the parts do not explain stays, as long as the run waits for the same part. A longer queue
+        # evens out what varies from batch to batch.
+        stays = run.step * (1 - run.startup) / before[0]
+        if stays > 1:
+            stays = 1 + (stays - 1) * min(1.0, now.prefetch / then.prefetch)
+    return max(after[0] * stays + then.startup, then.compute), after[1]
 
 
 # --- the parts of a step ----------------------------------------------------------------------------------
@@ -164,7 +147,10 @@ class _Loop:
     prefetch: int
     compute: float
     startup: float
-    loader_scale: float = 1.0
+    # None: as it was measured for so many workers.
+    loader: float | None = None
+    # Of a step's CPU time, what is gone.
+    saved: float = 0.0
 
     @classmethod
     def of(cls, run: Evidence) -> "_Loop | None":
@@ -179,16 +165,15 @@ class _Loop:
 
     def seconds(self, run: Evidence) -> tuple[float, str] | None:
         """A step's time, loaders starting up apart, and the part that it waits for."""
-        loader = loader_seconds(run, self.workers)
+        loader = self.loader if self.loader is not None else loader_seconds(run, self.workers)
         if loader is None:
             return None
-        loader *= self.loader_scale
         if not self.workers:
-            return self.compute + loader, "no overlap"
+            return self.compute + loader, "compute" if not loader else "no overlap"
         parts = {"compute": self.compute, "loader": loader}
-        cores = _core_seconds(run)
+        cores = core_seconds(run)
         if cores is not None:
-            parts["cores"] = cores
+            parts["cores"] = cores - self.saved
         limit = max(parts, key=lambda name: parts[name])
         return parts[limit], limit
 
@@ -199,38 +184,33 @@ def loader_seconds(run: Evidence, workers: int) -> float | None:
     Between two measured numbers the rate is on a line; beyond them it goes on, but no worker gives more than
     each did where it was measured. None where nothing was.
     """
-    points = _loader_points(run)
-    if not points:
-        return None
-    if not workers:
-        return 1 / points[0] if 0 in points else None
-    measured = sorted((max(1, count), rate) for count, rate in points.items())
-    return 1 / _rate_at(measured, workers)
-
-
-def _loader_points(run: Evidence) -> dict[int, float]:
-    """Rates in steps a second by the number of workers."""
     points = {}
     if run.loader:
         points[run.workers] = 1 / run.loader
     if run.loader_with is not None and run.loader_with[1]:
         points[run.loader_with[0]] = 1 / run.loader_with[1]
-    return points
+    if not points:
+        return None
+    if not workers:
+        return 1 / points[0] if 0 in points else None
+    # A loop that makes its own batches does a worker's work.
+    return 1 / _rate_at(sorted((max(1, count), rate) for count, rate in points.items()), workers)
 
 
 def _rate_at(measured: Sequence[tuple[int, float]], workers: int) -> float:
     first, last = measured[0], measured[-1]
     if workers <= first[0]:
         return first[1] * workers / first[0]
-    if workers >= last[0]:
-        if last[0] == first[0]:
-            return last[1] * workers / last[0]
-        slope = max(0.0, (last[1] - first[1]) / (last[0] - first[0]))
-        return min(last[1] + slope * (workers - last[0]), last[1] * workers / last[0])
-    return first[1] + (last[1] - first[1]) * (workers - first[0]) / (last[0] - first[0])
+    if workers < last[0]:
+        return first[1] + (last[1] - first[1]) * (workers - first[0]) / (last[0] - first[0])
+    most = last[1] * workers / last[0]
+    if last[0] == first[0]:
+        return most
+    slope = max(0.0, (last[1] - first[1]) / (last[0] - first[0]))
+    return min(last[1] + slope * (workers - last[0]), most)
 
 
-def _core_seconds(run: Evidence) -> float | None:
+def core_seconds(run: Evidence) -> float | None:
     """The CPU time of a step over the cores that may be used: no overlap makes a step shorter than that."""
     usable = run.host.get("usable_cores")
     if run.cores is None or not usable:
@@ -238,28 +218,101 @@ def _core_seconds(run: Evidence) -> float | None:
     return run.cores * run.step / float(usable)
 
 
-# --- what a setting does to them --------------------------------------------------------------------------
+# --- what a change does to them ---------------------------------------------------------------------------
 
 
-def _with_workers(run: Evidence, loop: _Loop, value: Any) -> _Loop | None:
-    return replace(loop, workers=int(value))
+def _with_workers(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    return None if change.value is None else replace(loop, workers=int(change.value))
 
 
-def _with_prefetch(run: Evidence, loop: _Loop, value: Any) -> _Loop | None:
-    return replace(loop, prefetch=int(value)) if loop.workers else None
+def _with_prefetch(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    if not loop.workers or change.value is None:
+        return None
+    return replace(loop, prefetch=int(change.value))
 
 
-def _with_persistent(run: Evidence, loop: _Loop, value: Any) -> _Loop | None:
+def _with_persistent(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     """Workers stay, but an epoch still begins with an empty queue: its first batch is waited for."""
-    if not value or not loop.workers or run.drawn is None:
+    if not loop.workers or run.drawn is None:
         return None
     steps = (run.drawn.length or 0) / run.batches
     first = (run.make or 0.0) / steps if steps else 0.0
     return replace(loop, startup=min(loop.startup, first))
 
 
-_SETTINGS: Mapping[str, Callable[[Evidence, _Loop, Any], _Loop | None]] = {
+def _without_loader(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    making = float(run.making.get("cpu") or 0.0) * run.batches
+    return replace(loop, loader=0.0, startup=0.0, saved=_over_cores(run, making))
+
+
+def _from_local_disk(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    """Reads then take CPU time alone."""
+    if run.make is None:
+        return None
+    busy = min(run.make, float(run.making.get("cpu") or 0.0)) * run.batches
+    return replace(loop, loader=busy / max(1, loop.workers))
+
+
+def _handed_over_cheaply(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    if run.make is None:
+        return None
+    at_work = run.make - (run.making.get("queued") or 0.0)
+    handed = float(run.making.get("handoff") or 0.0) * run.batches
+    return replace(
+        loop, loader=at_work * run.batches / max(1, loop.workers), saved=loop.saved + _over_cores(run, handed)
+    )
+
+
+def _with_batch(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    """By steps that were run at other sizes; between two of them on a line, and never beyond."""
+    if change.value is None or run.drawn is None or not run.drawn.batch_size:
+        return None
+    points = sorted((samples, seconds) for samples, seconds, _ in run.resized)
+    size = int(change.value)
+    if len(points) < 2 or not points[0][0] <= size <= points[-1][0]:
+        return None
+    after = next(at for at, (samples, _) in enumerate(points) if samples >= size)
+    seconds = points[after][1]
+    if points[after][0] != size:
+        (low, fast), (high, slow) = points[after - 1], points[after]
+        seconds = fast + (slow - fast) * (size - low) / (high - low)
+    return replace(loop, compute=seconds * run.batches * run.drawn.batch_size / size)
+
+
+def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    if run.copied is None:
+        return None
+    return replace(loop, compute=max(0.0, loop.compute - (run.copied.pageable - run.copied.pinned)))
+
+
+def _other(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    """By a replay with that switched; else by what its cause costs."""
+    variants = run.variants or {}
+    if change.change in variants and _AS_IT_IS in variants:
+        saved = variants[_AS_IT_IS] - variants[change.change]
+        return replace(loop, compute=max(loop.compute - saved, variants[change.change]))
+    if change.share is None:
+        return None
+    if change.change in _OF_THE_LOOP:
+        model = sum(run.shares.get(name) or 0.0 for name in ("copy", "forward", "backward", "update"))
+        return replace(loop, compute=max(loop.compute - change.share * run.step, model * run.step))
+    current = loop.seconds(run)
+    if current is None:
+        return None
+    return replace(loop, loader=max(0.0, current[0] - change.share * run.step), workers=max(1, loop.workers))
+
+
+def _over_cores(run: Evidence, seconds: float) -> float:
+    return seconds / float(run.host.get("usable_cores") or 1.0)
+
+
+_EFFECTS: Mapping[str, Callable[[Evidence, _Loop, Change], _Loop | None]] = {
     "num_workers": _with_workers,
     "prefetch_factor": _with_prefetch,
     "persistent_workers": _with_persistent,
+    "batch_size": _with_batch,
+    "pin_memory": _pinned,
+    "stage": _from_local_disk,
+    "collate": _handed_over_cheaply,
+    **dict.fromkeys(_NO_LOADER, _without_loader),
 }

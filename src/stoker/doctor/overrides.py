@@ -62,5 +62,5 @@ def _cap_threads(most: int) -> None:
     def capped(threads: int) -> None:
         set_threads(min(threads, most))
 
-    torch.set_num_threads = capped
+    torch.set_num_threads = capped  # type: ignore[assignment]
     capped(torch.get_num_threads())

@@ -1,21 +1,37 @@
 """The plan: cures put together to three options, each with what it gains, needs, risks and how it is done."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil, isfinite
 from typing import Any, Literal
 
-from stoker.doctor.model import Interval
+from stoker.doctor.advice import CONSEQUENCES, MIND, lines_for
+from stoker.doctor.budget import Budget, ram_with
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import Cure
+from stoker.doctor.model import Change, Interval, Prediction, predict
+from stoker.doctor.verdict import Verdict
 
 Kind = Literal["same", "redraw", "numerics", "optimization"]
 # From what leaves the maths alone to what changes it most.
 KINDS: tuple[Kind, ...] = ("same", "redraw", "numerics", "optimization")
+# The options, and the last kind that each allows.
+_OPTIONS: tuple[tuple[str, Kind], ...] = (
+    ("conservative", "same"),
+    ("moderate", "numerics"),
+    ("aggressive", "optimization"),
+)
+# The least gain that a change is worth.
+_WORTH = 1.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One change of an option: what, why, and how it is applied.
 
-    `apply` are lines to write or commands to give. `mind` is how it can backfire. `consequences` are what a
-    change of the optimization means for learning rate and schedule.
+    `predicted` is the rate with this change alone; None where its gain was not measured. `apply` are lines to
+    write or commands to give. `mind` is how it can backfire. `consequences` are what a change of the
+    optimization means for learning rate and schedule.
     """
 
     change: str
@@ -24,13 +40,17 @@ class Step:
     cause: str
     text: str
     apply: tuple[str, ...]
+    share: float | None = None
+    predicted: Interval | None = None
+    limit: str | None = None
     risk: str = ""
     mind: str = ""
     consequences: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
-        return {**vars(self), "apply": list(self.apply)}
+        told = None if self.predicted is None else self.predicted.to_json()
+        return {**vars(self), "apply": list(self.apply), "predicted": told}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +112,7 @@ class Plan:
     rate: float
     epoch: float | None
     total: float | None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The plan as `stoker doctor --json` prints it."""
@@ -101,4 +122,180 @@ class Plan:
             "epoch": self.epoch,
             "total": self.total,
             "options": [option.to_json() for option in self.options],
+            "notes": list(self.notes),
         }
+
+
+def draw_up(
+    verdict: Verdict,
+    run: Evidence,
+    budget: Budget,
+    *,
+    errors: Mapping[str, float] | None = None,
+    steps: int | None = None,
+) -> Plan:
+    """The plan for a verdict. `steps` are those of the whole run; `errors` how wrong the model was so far."""
+    proposed, notes = _propose(verdict, run, budget, errors)
+    epoch_steps = run.drawn.length / run.batches if run.drawn is not None and run.drawn.length else None
+    trained = isfinite(run.step)
+    options: list[Option] = []
+    for name, widest in _OPTIONS:
+        allowed = KINDS[: KINDS.index(widest) + 1]
+        steps_allowed = [step for step in proposed if step.kind in allowed]
+        if name == "conservative":  # a setting before a rewriting
+            steps_allowed = [step for step in steps_allowed if _is_setting(step)] or steps_allowed
+        chosen = _choose(steps_allowed, run)
+        alike = next((one.name for one in options if one.changes == chosen), None)
+        options.append(_option(name, chosen, alike, run, budget, errors, epoch_steps, steps))
+    if not any(option.changes for option in options):
+        options = []
+    return Plan(
+        summary=_summary(verdict, options),
+        options=tuple(options),
+        rate=verdict.rate,
+        epoch=None if epoch_steps is None or not trained else epoch_steps * run.step,
+        total=None if steps is None or not trained else steps * run.step,
+        notes=notes,
+    )
+
+
+def _propose(
+    verdict: Verdict, run: Evidence, budget: Budget, errors: Mapping[str, float] | None
+) -> tuple[list[Step], tuple[str, ...]]:
+    """Every cure with a value, how it is applied, and what it would gain by itself; and why some are not."""
+    proposed, notes = [], []
+    for named in verdict.named:
+        for cure in named.cures:
+            value, note = _value_of(cure, run, budget)
+            if note is not None:
+                notes.append(note)
+                continue
+            step = Step(
+                change=cure.change,
+                value=value,
+                kind=cure.kind,
+                cause=named.cause,
+                text=cure.text,
+                apply=lines_for(cure.change, value, cure.text),
+                share=named.share,
+                risk=cure.risk,
+                mind=MIND.get(cure.change, ""),
+                consequences=CONSEQUENCES.get(cure.change, "") if cure.kind == "optimization" else "",
+            )
+            told = predict(run, (_change(step),), errors)
+            if told is not None and told.rate.mid < _WORTH * verdict.rate:
+                notes.append(f"{_said(step)} would gain nothing: {told.limit} is the next limit")
+                continue
+            if told is not None:
+                step = replace(step, predicted=told.rate, limit=told.limit)
+            proposed.append(step)
+    return proposed, tuple(dict.fromkeys(notes))
+
+
+def _value_of(cure: Cure, run: Evidence, budget: Budget) -> tuple[Any, str | None]:
+    """The value of a setting, where it is one; or why it cannot be had."""
+    if cure.change == "num_workers":
+        return _workers_for(run, budget)
+    if cure.change in ("persistent_workers", "pin_memory"):
+        return True, None
+    return None, None
+
+
+def _workers_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
+    """As many as were measured, or make batches as fast as they are used; and no more than fit."""
+    if run.workers:
+        wanted = run.loader_with[0] if run.loader_with is not None else None
+    else:
+        wanted = 1
+        if run.loader and run.compute:
+            most = max(1, int(run.host.get("usable_cores") or 1))
+            wanted = max(1, min(ceil(0.95 * run.loader / run.compute), most))
+    fit, ram = budget.ram.most_workers, budget.ram
+    if wanted is None or fit is None or fit >= wanted:
+        return wanted, None
+    if fit <= run.workers:
+        return None, f"num_workers: {ram.limited_by} has room for {fit}, and there are {run.workers}"
+    return fit, None
+
+
+def _choose(steps: list[Step], run: Evidence) -> tuple[Step, ...]:
+    """For each cause the cure that gains most; left out where those before it leave it nothing to gain."""
+    chosen: list[Step] = []
+    for cause in dict.fromkeys(step.cause for step in steps):
+        best = max((step for step in steps if step.cause == cause), key=_gain)
+        if any(one.change == best.change for one in chosen):
+            continue
+        before, after = _rate_with(chosen, run), _rate_with([*chosen, best], run)
+        if best.predicted is None or before is None or after is None or after >= _WORTH * before:
+            chosen.append(best)
+    needed = [step for step in chosen if step.predicted is None or not _is_spare(step, chosen, run)]
+    return tuple(needed)
+
+
+def _is_spare(step: Step, chosen: list[Step], run: Evidence) -> bool:
+    """Whether the rate would be the same without it: more workers, say, for batches that come from memory."""
+    others = [one for one in chosen if one is not step]
+    whole, left = _rate_with(chosen, run), _rate_with(others, run)
+    return whole is not None and left is not None and whole < _WORTH * left
+
+
+def _is_setting(step: Step) -> bool:
+    return step.value is not None and step.predicted is not None
+
+
+def _rate_with(steps: list[Step], run: Evidence) -> float | None:
+    told = predict(run, [_change(step) for step in steps if step.predicted is not None])
+    return None if told is None else told.rate.mid
+
+
+def _gain(step: Step) -> float:
+    return 0.0 if step.predicted is None else step.predicted.mid
+
+
+def _option(
+    name: str,
+    changes: tuple[Step, ...],
+    alike: str | None,
+    run: Evidence,
+    budget: Budget,
+    errors: Mapping[str, float] | None,
+    epoch_steps: float | None,
+    steps: int | None,
+) -> Option:
+    told: Prediction | None = predict(
+        run, [_change(step) for step in changes if step.predicted is not None], errors
+    )
+    rate = None if told is None else told.rate
+    workers = next((step.value for step in changes if step.change == "num_workers"), None)
+    return Option(
+        name=name,
+        changes=changes,
+        kind=max((step.kind for step in changes), key=KINDS.index, default="same"),
+        predicted=rate,
+        limit=None if told is None else told.limit,
+        epoch=None if rate is None or epoch_steps is None else rate.time_for(epoch_steps),
+        total=None if rate is None or steps is None else rate.time_for(steps),
+        vram=Need(need=budget.vram.peak, free=budget.vram.free),
+        ram=Need(need=ram_with(budget.ram, workers), free=budget.ram.free),
+        risk="; ".join(dict.fromkeys(step.risk for step in changes if step.risk)) or "none known",
+        alike=alike,
+    )
+
+
+def _summary(verdict: Verdict, options: list[Option]) -> str:
+    if not options:
+        if verdict.named:
+            return f"{verdict.cause}: no change of those known would gain anything by what was measured"
+        return "nothing is worth changing" if verdict.cause != "unknown" else "no cause is known to cure"
+    best = max(options, key=lambda one: 0.0 if one.predicted is None else one.predicted.mid)
+    if best.predicted is None:
+        return "what the changes gain was not measured"
+    return f"up to {best.predicted.mid / verdict.rate:.2f} times the rate ({best.name})"
+
+
+def _change(step: Step) -> Change:
+    return Change(change=step.change, value=step.value, share=step.share)
+
+
+def _said(step: Step) -> str:
+    return step.change if step.value is None else f"{step.change}={step.value}"

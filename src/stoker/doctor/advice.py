@@ -1,0 +1,52 @@
+"""What is known of changes beside their speed: how they are applied, how they backfire, what they entail.
+
+The reports are of others' projects, by their names on GitHub.
+"""
+
+from typing import Any
+
+# How a change can backfire.
+MIND = {
+    "num_workers": "each worker takes memory and /dev/shm (pytorch#5040); random draws within samples differ "
+    "with the number of workers",
+    "persistent_workers": "workers that live on keep the dataset of the first epoch (starVLA#471): one that "
+    "counts epochs, or is changed between them, must be told another way",
+    "pin_memory": "pinning can be slower, and fails under WSL2 (WSL#14078)",
+    "feed": "what is random in a sample must not be kept with it (ultralytics#1010)",
+    "bucket": "batches of the longest need more memory than any did (pocket-tts#309: 41.5 to 51 GiB)",
+    "batch_size": "the largest is not the fastest (transformers#14615: 7,000 samples/s at 256, 4,000 at 384)",
+    "channels_last": "slower in float32 on some cards (pytorch#50036)",
+    "amp": "can be slower, or make the loss diverge (fairchem#397)",
+}
+# What a change of the optimization means for the rest of a training.
+CONSEQUENCES = {
+    "batch_size": "k times the batch makes k times fewer updates an epoch: begin with k times the learning "
+    "rate for SGD, its root for Adam, and a warm-up; schedules that count steps must be given k times fewer "
+    "of them (transformers#21521)",
+    "accumulate": "k micro-batches a step: the loss is divided by k, the scheduler steps once an update; "
+    "batch norm still sees the micro-batch",
+    "bucket": "samples of a length come together: shuffle within windows, then the batches; the learning "
+    "rate may stay, but batches differ more from each other, and a mean over tokens is to be weighed by them",
+    "pad": "padded places must be masked in loss and attention; learning rate and schedule stay",
+}
+_LINES = {
+    "num_workers": "DataLoader(..., num_workers={value})",
+    "prefetch_factor": "DataLoader(..., prefetch_factor={value})",
+    "persistent_workers": "DataLoader(..., persistent_workers=True)",
+    "pin_memory": "DataLoader(..., pin_memory=True)  # and batch.to(device, non_blocking=True)",
+    "batch_size": "DataLoader(..., batch_size={value})",
+    "threads": "torch.set_num_threads({value})  # or OMP_NUM_THREADS={value} in the environment",
+    "stage": "stoker stage SRC DST  # then give the script DST",
+    "feed": "loader = stoker.Feed(dataset, batch_size=..., shuffle=True)  # where the DataLoader stood",
+    "dynamic": "model = torch.compile(model, dynamic=True)",
+    "dtype": "model = model.float()  # and data as float32",
+    "affinity": "os.sched_setaffinity(0, range(os.cpu_count()))  # before workers start",
+}
+
+
+def lines_for(change: str, value: Any, text: str) -> tuple[str, ...]:
+    """The lines or commands that apply a change; its cure in words where it has none of its own."""
+    line = _LINES.get(change)
+    if line is None or (value is None and "{value}" in line):
+        return (text,)
+    return (line.format(value=value),)

@@ -1,0 +1,211 @@
+"""Cures tried: what the doctor predicts for a change beside what the script then does.
+
+A cure that is a setting is put over the script's own. One that is a change to the script is tried by the
+case's neutral form: the same script as somebody wrote it without the cause. Each case leaves a result file.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, hypot
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from stoker.doctor import overrides
+from stoker.doctor.calibration import Score, errors_of
+from stoker.errors import BenchFailed
+from stoker.ward.case import NO_ALARM, Case
+from stoker.ward.catalogue import Prepared, injectable, prepared
+from stoker.ward.rounds import BUDGET
+
+_PATIENCE = 150.0
+# Seconds that a change is measured for, in each of two runs.
+_SECONDS = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One cure: the rate that was predicted, and the one that was measured, in steps a second.
+
+    `way` is `setting` or `script`. `before` is the rate that the doctor saw, `spread` how much that varied.
+    """
+
+    case: str
+    said: str | None = None
+    change: str | None = None
+    value: Any = None
+    way: str | None = None
+    before: float | None = None
+    spread: float | None = None
+    predicted: float | None = None
+    measured: float | None = None
+    rates: tuple[float, ...] = ()
+    limit: str | None = None
+    # Why nothing was tried or measured.
+    reason: str | None = None
+
+    @property
+    def error(self) -> float | None:
+        """How far off the prediction was, as a share of what was measured."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted / self.measured - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as its file holds it."""
+        return {**vars(self), "rates": list(self.rates), "error": self.error}
+
+
+def try_cures(
+    cases: Iterable[Case], folder: Path, *, version: str, tell: Callable[[str], None]
+) -> list[Tried]:
+    """Try the cure of each case, unless its result for this version is there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for case in cases:
+        path = folder / f"{case.id}.json"
+        tried = _kept(path, version)
+        if tried is None:
+            tried = try_cure(case)
+            path.write_text(json.dumps({"version": version, **tried.to_json()}, indent=1) + "\n")
+        tell(line_of(tried))
+        found.append(tried)
+    return found
+
+
+def try_cure(case: Case) -> Tried:
+    """Ask the doctor for a cure and its rate, apply it, and measure."""
+    reason = _not_to_be_tried(case)
+    if reason is not None:
+        return Tried(case=case.id, reason=reason)
+    try:
+        with prepared(case) as ready:
+            told = _run(ready, "stoker", "doctor", "--json", "--budget", str(BUDGET))
+            step = _step_of(told)
+            known = Tried(
+                case=case.id,
+                said=told["verdict"]["cause"],
+                before=told["rate"],
+                spread=told["spread"],
+                reason=None if step is not None else "the plan has no change with a predicted rate",
+            )
+            if step is None:
+                return known
+            is_setting = step["change"] in overrides.ALL and step["value"] is not None
+            settings = {step["change"]: step["value"]} if is_setting else {}
+            workers = (told["loader"] or {}).get("workers")
+            if is_setting:
+                rates = _measure(ready, settings, workers) + _measure(ready, settings, workers)
+        if not is_setting:
+            if case.neutral is None or known.said != case.cause:
+                return _with(known, step, reason="no neutral form of this cause to try the cure by")
+            with prepared(case.without_cause()) as ready:
+                rates = _measure(ready, {}, None) + _measure(ready, {}, None)
+            rates = [rate * case.neutral.steps for rate in rates]
+    except BenchFailed as error:
+        return Tried(case=case.id, reason=str(error))
+    way = "setting" if is_setting else "script"
+    return _with(known, step, way=way, rates=tuple(rates), measured=median(rates))
+
+
+def _not_to_be_tried(case: Case) -> str | None:
+    reason = injectable(case)
+    if reason is not None:
+        return reason
+    if case.cause in NO_ALARM:
+        return "there is nothing to cure"
+    if case.ranks > 1:
+        return "a change is applied to one process"
+    return None if case.effect == "time" else f"its cause costs no time: {case.effect}"
+
+
+def _step_of(told: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The first change whose rate is predicted: of the first cause, and a setting before a rewriting."""
+    steps = [
+        step
+        for option in (told["plan"] or {}).get("options", [])
+        for step in option["changes"]
+        if step["predicted"] is not None and step["cause"] == told["verdict"]["cause"]
+    ]
+    settings = [step for step in steps if step["change"] in overrides.ALL and step["value"] is not None]
+    return next(iter(settings or steps), None)
+
+
+def _with(known: Tried, step: Mapping[str, Any], **more: Any) -> Tried:
+    told = {"change": step["change"], "value": step["value"], "predicted": step["predicted"]["mid"]}
+    return Tried(**{**vars(known), "limit": step.get("limit"), **told, **more})
+
+
+def _measure(ready: Prepared, settings: Mapping[str, Any], workers: int | None) -> list[float]:
+    asked = json.dumps({"settings": dict(settings), "workers": workers, "seconds": _SECONDS})
+    return list(_run(ready, "stoker.ward.trying", asked)["rates"])
+
+
+def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:
+    try:
+        done = subprocess.run(
+            ready.command("-m", module, *words), env=ready.env, cwd=ready.cwd, capture_output=True, text=True,
+            timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise BenchFailed(f"{module} was not done within {_PATIENCE:.0f} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["nothing was said"]
+        raise BenchFailed(f"{module} ended with code {done.returncode}: {said[-1]}")
+    told: Mapping[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def line_of(tried: Tried) -> str:
+    """A result in a line."""
+    if tried.error is None:
+        return f"n/a     {tried.case}: {tried.reason}"
+    value = "" if tried.value is None else f"={tried.value}"
+    return (
+        f"{tried.error:+7.1%} {tried.case}: {tried.change}{value} ({tried.way}), {tried.before:.1f} steps/s, "
+        f"predicted {tried.predicted:.1f}, measured {tried.measured:.1f}"
+    )
+
+
+def figures_of(tried: Sequence[Tried]) -> dict[str, float]:
+    """How far off predictions were, and how many intervals held what was measured.
+
+    Each interval is as wide as the other cases' errors make it, so that none is judged by itself.
+    """
+    found: dict[str, float] = {}
+    scored = [one for one in tried if one.error is not None]
+    for name, some in (
+        ("", scored),
+        ("_settings", [one for one in scored if one.way == "setting"]),
+        ("_scripts", [one for one in scored if one.way == "script"]),
+    ):
+        if some:
+            found[f"prediction_median_error{name}"] = median(abs(one.error or 0.0) for one in some)
+            found[f"coverage{name}"] = sum(_is_covered(one, scored) for one in some) / len(some)
+            found[f"predictions{name}"] = float(len(some))
+    return found
+
+
+def _is_covered(tried: Tried, all_tried: Sequence[Tried]) -> bool:
+    errors = errors_of(_score(one) for one in all_tried if one is not tried)
+    wrong = errors.get(tried.change or "", errors.get("", 0.0))
+    half = hypot(tried.spread or 0.0, wrong)
+    mid, measured = tried.predicted or 0.0, tried.measured or 0.0
+    return mid * exp(-half) <= measured <= mid * exp(half)
+
+
+def _score(tried: Tried) -> Score:
+    mid = tried.predicted or 0.0
+    return Score(change=tried.change or "", low=mid, mid=mid, high=mid, measured=tried.measured or 0.0)
+
+
+def _kept(path: Path, version: str) -> Tried | None:
+    if not path.exists():
+        return None
+    held = json.loads(path.read_text())
+    if held.pop("version") != version:
+        return None
+    held.pop("error")
+    return Tried(**{**held, "rates": tuple(held["rates"])})
