@@ -80,6 +80,9 @@ def run(
         str | None, typer.Option(help="The run's id; the same on every node of a multi-node run.")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps in the whole run, for its ETA.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option("--with", help="Changes to put over the script's own: a stoker.toml.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live view and no summary.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on stdout; the script's stdout goes to stderr.")
@@ -88,8 +91,20 @@ def run(
     """Observe a training script nobody edited. Exits as the script does."""
     from stoker.watch import command
 
+    altered = None
+    if settings is not None:
+        from stoker import changes
+
+        altered = changes.from_file(settings)
     return command.prepare(
-        script or [], module=module, runs=runs, run_id=run_id, steps=steps, quiet=quiet, as_json=as_json
+        script or [],
+        module=module,
+        runs=runs,
+        run_id=run_id,
+        steps=steps,
+        quiet=quiet,
+        as_json=as_json,
+        altered=altered,
     )
 
 
@@ -105,6 +120,9 @@ def doctor(
     module: Annotated[
         bool, typer.Option("-m", help="The first word is a module: doctor -m pkg.train ARGS, as python does.")
     ] = False,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="Ranks to start, as torchrun --nproc-per-node does.")
+    ] = None,
     budget: Annotated[float, typer.Option(min=15, help="Seconds that a diagnosis may take.")] = 90.0,
     runs: Annotated[
         Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
@@ -131,6 +149,7 @@ def doctor(
         markdown=markdown,
         report=report,
         no_report=no_report,
+        nproc=nproc,
     )
 
 

@@ -3,14 +3,25 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stoker.errors import UsageError
 from stoker.watch import launcher
 from stoker.watch.live import summary
 from stoker.watch.record import default_root
 from stoker.watch.session import Plan, Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Altered:
+    """Settings put over a script's: by `put`, once it is observed; `told` says what they met."""
+
+    settings: Mapping[str, Any]
+    put: Callable[[], None]
+    told: Callable[[], Sequence[str]]
 
 
 def prepare(
@@ -22,6 +33,7 @@ def prepare(
     steps: int | None = None,
     quiet: bool = False,
     as_json: bool = False,
+    altered: Altered | None = None,
 ) -> Callable[[], None]:
     """Find the script and make the record; return what runs it."""
     if words:
@@ -38,6 +50,7 @@ def prepare(
         root=runs or default_root(),
         run_id=run_id,
         total_steps=steps,
+        settings={} if altered is None else altered.settings,
     )
     session = Session(plan, live=2 if shown else None)
     answer = _divert_stdout() if as_json else None
@@ -45,12 +58,14 @@ def prepare(
     def at_end(session: Session) -> None:
         if shown:
             summary(session)
+            for line in altered.told() if altered is not None else ():
+                sys.stderr.write(f"{line}\n")
         if answer is not None:
             with os.fdopen(answer, "w") as out:
                 json.dump(session.to_json(), out)
                 out.write("\n")
 
-    return lambda: launcher.run(script, session, at_end)
+    return lambda: launcher.run(script, session, at_end, None if altered is None else altered.put)
 
 
 def _divert_stdout() -> int:

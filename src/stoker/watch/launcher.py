@@ -107,8 +107,16 @@ def current() -> Session | None:
     return _session
 
 
-def run(script: Script, session: Session, at_end: Callable[[Session], None]) -> None:
-    """Run the script under the session; return as the script does, or raise what it raises."""
+def run(
+    script: Script,
+    session: Session,
+    at_end: Callable[[Session], None],
+    put: Callable[[], None] | None = None,
+) -> None:
+    """Run the script under the session; return as the script does, or raise what it raises.
+
+    `put` alters the process once it is observed, so that what is observed is what was altered.
+    """
     global _session
     _session = session
     main = types.ModuleType("__main__")
@@ -128,6 +136,8 @@ def run(script: Script, session: Session, at_end: Callable[[Session], None]) -> 
     atexit.register(ending)
     _hide_own_frames()
     session.start()
+    if put is not None:
+        put()
     try:
         exec(script.code(), main.__dict__)
     except SystemExit as error:

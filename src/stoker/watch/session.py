@@ -5,7 +5,7 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import index
@@ -35,6 +35,7 @@ class Plan:
     root: Path = field(default_factory=default_root)
     run_id: str | None = None
     total_steps: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -177,7 +178,7 @@ class Session:
                     "torch": torch.__version__,
                     "python": platform.python_version(),
                 },
-                "settings": {},
+                "settings": dict(self.plan.settings),
                 "facts": self.facts,
             }
         )

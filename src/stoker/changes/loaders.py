@@ -1,0 +1,145 @@
+"""Loaders are altered when they are first iterated, and only those that are iterated with gradients enabled.
+
+So a loader is met wherever it was made, in a framework too, and one that only validates, which nearly always
+happens without gradients, keeps its settings and its memory.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import dataloader as torch_dataloader
+
+# torch's own, where none is given.
+_PREFETCH = 2
+
+
+@dataclass(slots=True)
+class _Wanted:
+    settings: dict[str, Any] = field(default_factory=dict)
+    in_worker: dict[str, Any] = field(default_factory=dict)
+    met: list["AlteredLoader"] = field(default_factory=list)
+    installed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlteredLoader:
+    """A loader that was met: what it had, what it got, and what was left alone and why."""
+
+    loader: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    left: str | None = None
+
+
+_wanted = _Wanted()
+
+
+def alter(setting: str, value: Any) -> None:
+    """Give a DataLoader's setting this value from now on."""
+    _install()
+    _wanted.settings[setting] = value
+
+
+def alter_in_workers(setting: str, value: Any) -> None:
+    """Have worker processes begin with this; what is known: `threads`, `affinity`."""
+    _install()
+    _wanted.in_worker[setting] = value
+
+
+def met() -> tuple[AlteredLoader, ...]:
+    """The loaders that were altered so far."""
+    return tuple(_wanted.met)
+
+
+def _install() -> None:
+    if _wanted.installed:
+        return
+    _wanted.installed = True
+    begin = DataLoader.__iter__
+    reset = torch_dataloader._MultiProcessingDataLoaderIter._reset
+
+    @wraps(begin)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if torch.is_grad_enabled() and not hasattr(self, "_stoker_had"):
+            _alter(self)
+        return begin(self)
+
+    @wraps(reset)
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and not getattr(loader, "_stoker_had", {}).get("persistent_workers", True):
+            # An iterator that is made anew draws its seed; without that draw all that follow would differ.
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        reset(self, loader, first_iter)
+
+    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+    torch_dataloader._MultiProcessingDataLoaderIter._reset = _reset  # type: ignore[method-assign]
+
+
+def _alter(loader: Any) -> None:
+    """Give it what is wanted. Some of its settings refuse to be set, hence its fields."""
+    fields, settings = vars(loader), dict(_wanted.settings)
+    left = None
+    if isinstance(loader.dataset, IterableDataset) and "num_workers" in settings:
+        # Each worker would go through all of it, unless the dataset shares itself out: only its author knows.
+        left = "num_workers: an IterableDataset decides itself what each worker reads"
+        del settings["num_workers"]
+    names = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order")
+    had = {name: getattr(loader, name, None) for name in names}
+    workers = settings.get("num_workers", loader.num_workers)
+    fields["num_workers"] = workers
+    if workers:
+        fields["prefetch_factor"] = settings.get("prefetch_factor", loader.prefetch_factor or _PREFETCH)
+        fields["persistent_workers"] = settings.get("persistent_workers", loader.persistent_workers)
+        if "start_method" in settings:
+            loader.multiprocessing_context = settings["start_method"]
+        if _wanted.in_worker:
+            fields["worker_init_fn"] = InWorker(loader.worker_init_fn, dict(_wanted.in_worker))
+    else:
+        loader.multiprocessing_context = None
+        fields["prefetch_factor"], fields["persistent_workers"] = None, False
+    for name in ("pin_memory", "in_order"):
+        if name in settings:
+            fields[name] = settings[name]
+    fields["_stoker_had"] = had
+    now = {name: getattr(loader, name, None) for name in names}
+    changed = [name for name in names if had[name] != now[name]]
+    _wanted.met.append(
+        AlteredLoader(
+            loader=f"{type(loader).__name__}({type(loader.dataset).__name__})",
+            before={name: had[name] for name in changed},
+            after={name: now[name] for name in changed},
+            left=left,
+        )
+    )
+
+
+class InWorker:
+    """How a worker begins: with what is wanted, then with what the script has it begin with."""
+
+    def __init__(self, own: Callable[[int], None] | None, wanted: dict[str, Any]) -> None:
+        self._own, self._wanted = own, wanted
+
+    def __call__(self, worker: int) -> None:
+        """In the worker, before its first sample."""
+        if self._wanted.get("affinity"):
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        if threads := self._wanted.get("threads"):
+            limit_threads(threads)
+        if self._own is not None:
+            self._own(worker)
+
+
+def limit_threads(threads: int) -> None:
+    """Of this process: torch's own, and those of what is loaded already."""
+    torch.set_num_threads(threads)
+    if cv2 := sys.modules.get("cv2"):
+        cv2.setNumThreads(threads)
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(threads)

@@ -1,0 +1,128 @@
+"""Runs a small training loop with changes put over it, a forked process for each set of them.
+
+    python probe.py < [{"changes": {...}, "epochs": 2, ...}, ...]   prints a list of what came of each
+
+Its dataset tells which process read which sample, and what it drew.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from stoker import changes
+from stoker.errors import UsageError
+
+
+class Rows(Dataset[Any]):
+    """A row is its number's, and a note of who read it; with `random`, noise is added."""
+
+    def __init__(self, *, random: bool) -> None:
+        self.random = random
+        self.x = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
+
+    def __len__(self) -> int:
+        """Few."""
+        return 96
+
+    def __getitem__(self, at: int) -> tuple[int, torch.Tensor, int, int]:
+        """Number, row, process, threads."""
+        x = self.x[at] + torch.randn(8) if self.random else self.x[at]
+        return at, x, os.getpid(), torch.get_num_threads()
+
+
+class Stream(IterableDataset[Any]):
+    """The same rows, one after the other."""
+
+    def __iter__(self) -> Any:
+        rows = Rows(random=False)
+        return (rows[at] for at in range(len(rows)))
+
+
+class Images(nn.Module):
+    """Convolutions over what is made of a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.head = nn.Linear(4, 1)
+        self.seen: list[str] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A number for each row."""
+        image = x.reshape(-1, 2, 2, 2)
+        out = self.conv(image)
+        self.seen.append(f"{out.dtype} {out.is_contiguous(memory_format=torch.channels_last)}")
+        scores: torch.Tensor = self.head(torch.relu(out).mean((2, 3)))
+        return scores
+
+
+def train(job: dict[str, Any]) -> dict[str, Any]:
+    """A few epochs; what was read, by whom, and the losses."""
+    torch.manual_seed(0)
+    rows: Any = Stream() if job.get("stream") else Rows(random=job.get("random", False))
+    given: dict[str, Any] = {} if job.get("stream") else {"shuffle": True}
+    loader = DataLoader(rows, batch_size=8, **given, **job.get("loader", {}))
+    held_out = DataLoader(Rows(random=False), batch_size=32)
+    dense = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+    model = Images() if job.get("images") else dense
+    optimizer = getattr(torch.optim, job.get("optimizer", "SGD"))(model.parameters(), lr=0.05)
+    found: dict[str, Any] = {"ids": [], "losses": [], "readers": [], "threads": [], "held_out": []}
+    for _ in range(job.get("epochs", 2)):
+        readers = set()
+        for at, x, pid, threads in loader:
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean() * job.get("weight", 1.0)
+            optimizer.zero_grad()
+            loss.backward()
+            if job.get("clip"):
+                found["norm"] = float(nn.utils.clip_grad_norm_(model.parameters(), job["clip"]))
+            optimizer.step(*([lambda value=loss: value] if job.get("closure") else []))
+            found["ids"] += at.tolist()
+            found["losses"].append(float(loss.detach()))
+            readers |= set(pid.tolist())
+            found["threads"] = sorted({*found["threads"], *threads.tolist()})
+        found["readers"].append(sorted(readers))
+        with torch.no_grad():
+            found["held_out"] = sorted({int(one) for batch in held_out for one in batch[2]})
+    found["here"] = os.getpid()
+    found["weights"] = [float(p.detach().double().sum()) for p in model.parameters()]
+    found["seen"] = getattr(model, "seen", [])[-1:]
+    found["fused"] = optimizer.param_groups[0].get("fused")
+    found["compiled"] = getattr(model, "_compiled_call_impl", None) is not None
+    return found
+
+
+def in_a_fork(job: dict[str, Any], answer: Path) -> dict[str, Any]:
+    """What came of it: changes are for a whole process."""
+    pid = os.fork()
+    if not pid:
+        try:
+            if "affinity" in job:
+                os.sched_setaffinity(0, job["affinity"])
+            changes.put(job["changes"])
+            told: dict[str, Any] = train(job)
+            told["told"] = changes.told(job["changes"])
+        except UsageError as error:
+            told = {"error": f"{type(error).__name__}: {error}"}
+        except BaseException:  # noqa: BLE001  (a copy of the parent must not go on as it)
+            traceback.print_exc()
+            os._exit(1)
+        answer.write_text(json.dumps(told))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return json.loads(answer.read_text())  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # a fork beside threads that compute would hang
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))])  # imports the compiler, once for all forks
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = json.load(sys.stdin)
+        json.dump([in_a_fork(job, Path(folder) / f"{at}") for at, job in enumerate(jobs)], sys.stdout)
