@@ -18,12 +18,12 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#|~<>@])")
 def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
     """The whole text. `about` is the record's `run.json`."""
     verdict = diagnosis.verdict
-    gain = story.gain(diagnosis)
+    gain, what = story.gain(diagnosis)
     parts = [
         f"## {escape(story.sentence(diagnosis))}",
         f"{code(story.title(diagnosis))}: **{verdict.cause}**, {percent(verdict.share)} of the step, "
         f"{story.certainty(verdict.certainty)}. Now {rate(verdict.rate, 'step')} "
-        f"({duration(diagnosis.evidence.step)} a step)" + (f"; without it {gain}, a bound." if gain else "."),
+        f"({duration(diagnosis.evidence.step)} a step)" + (f"; {gain} {what}." if gain else "."),
         _lines(verdict.why),
     ]
     if verdict.named:

@@ -71,7 +71,7 @@ def _verdict(diagnosis: Diagnosis) -> Html:
     tiles = [
         (rate(verdict.rate, "step"), f"now; a step takes {duration(diagnosis.evidence.step)}"),
         (percent(verdict.share) if verdict.named else None, f"of the step is lost to {verdict.cause}"),
-        (story.gain(diagnosis), "without it: a bound by what was measured, no promise"),
+        story.gain(diagnosis),
         (story.certainty(verdict.certainty), "how sure the doctor is, by its own rule"),
     ]
     shown = [tag("div", tag("b", one), tag("span", what), class_="tile") for one, what in tiles if one]
@@ -112,7 +112,7 @@ def _where(diagnosis: Diagnosis, series: Series | None) -> Html:
         )  # fmt: skip
     shown: Child = tag("p", "The record holds too few steps for a picture over time.", class_="soft")
     if series is not None:
-        told = f"Each column is the mean of the steps that ended in {duration(series.width)}."
+        told = f"How long a step took; a column is the mean of those that ended in {duration(series.width)}."
         shown = (
             pictures.over_time(series, diagnosis.method),
             tag("p", told, " ", _parts_told(diagnosis), class_="soft"),
@@ -148,7 +148,8 @@ def _ceilings(diagnosis: Diagnosis) -> Html:
 
 def _evidence(diagnosis: Diagnosis) -> Html:
     verdict = diagnosis.verdict
-    told: Child = [_named(one, verdict.rate) for one in verdict.named]
+    # What to do about the first stands above.
+    told: Child = [_named(one, verdict.rate, with_cures=at > 0) for at, one in enumerate(verdict.named)]
     if not verdict.named:
         told = tag("ul", [tag("li", line) for line in verdict.why])
     making = story.making(diagnosis)
@@ -162,7 +163,7 @@ def _evidence(diagnosis: Diagnosis) -> Html:
     )
 
 
-def _named(one: Named, now: float) -> Html:
+def _named(one: Named, now: float, *, with_cures: bool) -> Html:
     after = one.ceiling_after
     return tag(
         "div",
@@ -172,7 +173,7 @@ def _named(one: Named, now: float) -> Html:
         tag("ul", [tag("li", line) for line in one.evidence]),
         tag("p", f"Without this and those before it: {rate(after, 'step')} at the most "
             f"({after / now:.1f}x), by what was measured.") if after is not None else None,
-        tag("ul", [_cure(cure) for cure in one.cures]),
+        tag("ul", [_cure(cure) for cure in one.cures]) if with_cures else None,
     )  # fmt: skip
 
 

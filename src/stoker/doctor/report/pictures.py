@@ -52,11 +52,12 @@ def over_time(series: Series, parts: Sequence[Stretch]) -> Html:
     axis = tag(
         "div", tag("span", "0 s"), tag("span", duration(span / 2)), tag("span", duration(span)), class_="axis"
     )
-    most = tag(
-        "span", f"{duration(top)} a step" + (" (longer ones are cut off)" if cut else ""), class_="top"
+    scale = tag(
+        "div", tag("span", duration(top)), tag("span", duration(top / 2)), tag("span", "0"), class_="scale"
     )
-    return tag("div", tag("div", names, class_="names"), tag("div", most, picture, class_="frame"), axis,
-               class_="time")  # fmt: skip
+    told = tag("p", "Columns that reach the top are cut off there.", class_="soft") if cut else None
+    plot = tag("div", tag("div", names, class_="names"), picture, axis, told)
+    return tag("div", scale, plot, class_="time")
 
 
 def compare(bars: Sequence[Bar]) -> Html:

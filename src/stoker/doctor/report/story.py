@@ -89,13 +89,16 @@ def certainty(value: float) -> str:
     return f"{word} ({value:.2g})" if value > 0 else word
 
 
-def gain(diagnosis: Diagnosis) -> str | None:
-    """How far the cure of the first cause can go at the most; None where that was not measured."""
+def gain(diagnosis: Diagnosis) -> tuple[str | None, str]:
+    """How far the cure of the first cause can go, and what that figure is; None where it was not measured."""
     named = diagnosis.verdict.named
     if not named or named[0].ceiling_after is None:
-        return None
+        return None, ""
     after = named[0].ceiling_after
-    return f"{rate(after, 'step')} at the most ({after / diagnosis.verdict.rate:.1f}x)"
+    return (
+        rate(after, "step"),
+        f"at the most without it, {after / diagnosis.verdict.rate:.1f}x: a bound by what was measured",
+    )
 
 
 def phases(diagnosis: Diagnosis) -> Table:
