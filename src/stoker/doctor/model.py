@@ -17,10 +17,11 @@ samples make. The interval is the spread that was measured, and by how much earl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot, isfinite
+from math import ceil, exp, hypot, isfinite
 from typing import Any
 
 from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM
 
 # What a prediction may be off by where none was ever tried, as a share.
 UNTRIED = 0.15
@@ -88,12 +89,20 @@ def predict(
     seconds, limit = found
     known = errors or {}
     wrong = max(known.get(change.change, known.get("", UNTRIED)) for change in changes)
-    half, rate = hypot(run.spread or 0.0, wrong), 1 / seconds
+    half, rate = hypot(_spread(run, changes), wrong), 1 / seconds
     return Prediction(
         changes=tuple(changes),
         rate=Interval(low=rate * exp(-half), mid=rate, high=rate * exp(half)),
         limit=limit,
     )
+
+
+def _spread(run: Evidence, changes: Sequence[Change]) -> float:
+    """How much that varied which the prediction rests on."""
+    tried = run.step_with
+    if tried is not None and any(one.change == "num_workers" and one.value == tried[0] for one in changes):
+        return tried[2] or 0.0
+    return run.spread or 0.0
 
 
 def _without(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
@@ -113,9 +122,10 @@ def _without(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | No
 
 
 def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
+    """By the loop's parts after the changes, and by what was observed where it says more than they do."""
     now = _Loop.of(run)
     if now is None:
-        return None
+        return _as_observed(run, changes)
     then: _Loop | None = now
     for change in changes:
         if then is None:
@@ -127,13 +137,30 @@ def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | N
     if after is None:
         return None
     stays = 1.0
-    if before is not None and before[1] == after[1]:
+    if run.step_with is not None and then.workers == run.step_with[0] != now.workers:
+        modelled = replace(now, workers=then.workers).seconds(run)
+        stays = 1.0 if modelled is None else run.step_with[1] / modelled[0]
+    elif before is not None and before[1] == after[1]:
         # What the parts do not explain stays, as long as the run waits for the same part. A longer queue
         # evens out what varies from batch to batch.
         stays = run.step * (1 - run.startup) / before[0]
         if stays > 1:
             stays = 1 + (stays - 1) * min(1.0, now.prefetch / then.prefetch)
     return max(after[0] * stays + then.startup, then.compute), after[1]
+
+
+def _as_observed(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
+    """Of a loop whose parts are not known, what was observed of it as it is and with other workers."""
+    seconds, startup = run.step * (1 - run.startup), run.step * run.startup
+    tried = run.step_with
+    for change in changes:
+        if change.change == "persistent_workers":
+            startup = min(startup, _first_batch(run))
+        elif change.change == "num_workers" and tried is not None and change.value == tried[0]:
+            seconds = tried[1]
+        else:
+            return None
+    return seconds + startup, "not known"
 
 
 # --- the parts of a step ----------------------------------------------------------------------------------
@@ -176,6 +203,20 @@ class _Loop:
             parts["cores"] = cores - self.saved
         limit = max(parts, key=lambda name: parts[name])
         return parts[limit], limit
+
+
+def workers_worth_trying(run: Evidence) -> int | None:
+    """How many workers to try: twice as many; for a loop that makes its own batches as many as it needs.
+
+    None where the loop hardly waits, or nothing is known of its loader.
+    """
+    if run.drawn is None or run.drawn.workers is None or run.lost < ALARM or run.loader is None:
+        return None
+    if run.workers:
+        return 2 * run.workers
+    most = max(1, int(run.host.get("usable_cores") or 1))
+    # As many as make a batch in the time of a step, and not one more for a rounding.
+    return max(1, min(ceil(0.9 * run.loader / run.compute), most)) if run.compute else 1
 
 
 def loader_seconds(run: Evidence, workers: int) -> float | None:
@@ -235,9 +276,14 @@ def _with_persistent(run: Evidence, loop: _Loop, change: Change) -> _Loop | None
     """Workers stay, but an epoch still begins with an empty queue: its first batch is waited for."""
     if not loop.workers or run.drawn is None:
         return None
-    steps = (run.drawn.length or 0) / run.batches
-    first = (run.make or 0.0) / steps if steps else 0.0
-    return replace(loop, startup=min(loop.startup, first))
+    return replace(loop, startup=min(loop.startup, _first_batch(run)))
+
+
+def _first_batch(run: Evidence) -> float:
+    """What waiting for an epoch's first batch costs each of its steps; 0 where an epoch has no known end."""
+    if run.drawn is None or not run.drawn.length or run.make is None:
+        return 0.0
+    return run.make / (run.drawn.length / run.batches)
 
 
 def _without_loader(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:

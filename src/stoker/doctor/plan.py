@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any, Literal
 
 from stoker.doctor.advice import CONSEQUENCES, MIND, lines_for
 from stoker.doctor.budget import Budget, ram_with
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure
-from stoker.doctor.model import Change, Interval, Prediction, predict
+from stoker.doctor.model import Change, Interval, Prediction, predict, workers_worth_trying
 from stoker.doctor.verdict import Verdict
 
 Kind = Literal["same", "redraw", "numerics", "optimization"]
@@ -203,13 +203,8 @@ def _value_of(cure: Cure, run: Evidence, budget: Budget) -> tuple[Any, str | Non
 
 def _workers_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
     """As many as were measured, or make batches as fast as they are used; and no more than fit."""
-    if run.workers:
-        wanted = run.loader_with[0] if run.loader_with is not None else None
-    else:
-        wanted = 1
-        if run.loader and run.compute:
-            most = max(1, int(run.host.get("usable_cores") or 1))
-            wanted = max(1, min(ceil(0.95 * run.loader / run.compute), most))
+    tried = run.step_with or run.loader_with
+    wanted = workers_worth_trying(run) if tried is None and not run.workers else tried[0] if tried else None
     fit, ram = budget.ram.most_workers, budget.ram
     if wanted is None or fit is None or fit >= wanted:
         return wanted, None
