@@ -44,11 +44,12 @@ def test_epochs_have_no_more_batches_than_they_would(
     )
     session = Session(Plan(name="it", root=tmp_path))
     session.start()
-    kept = torch_dataloader._BaseDataLoaderIter.__next__, torch_dataloader._BaseDataLoaderIter._reset
+    kind = vars(torch_dataloader)["_BaseDataLoaderIter"]
+    kept = {name: getattr(kind, name) for name in ("__next__", "_reset", "_next_index")}
     child = FakeChild()
     parts = Parts(
         warm_steps=3, observe_steps=20, observe_seconds=0.0, replay_steps=50, replay_seconds=0.0,
-        drain_seconds=0.05, drain_most=2.0,
+        drain_seconds=0.05, drain_most=2.0, storage_seconds=0.0,
     )  # fmt: skip
     net = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -68,11 +69,11 @@ def test_epochs_have_no_more_batches_than_they_would(
     except _Ended:
         pass
     finally:
-        kind = vars(torch_dataloader)["_BaseDataLoaderIter"]
-        kind.__next__, kind._reset = kept
+        for name, own in kept.items():
+            setattr(kind, name, own)
         session.finish("done")
     kinds = [kind for kind, _ in child.told]
-    assert kinds == ["began", "observed", "replay", "batch", "drain", "finished"]
+    assert kinds == ["first", "began", "observed", "replay", "batch", "drain", "finished"]
     assert max(epochs) == 37
     assert epochs[:2] == [37, 37]
     assert min(epochs) >= 1

@@ -7,12 +7,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from statistics import fmean, median, stdev
 from typing import Any
 
 from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sync, Trace
+from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
+from stoker.doctor.ending import Ending
+from stoker.doctor.experiments.passes import Pass, Reread, Stub, read_reread, read_stub
+from stoker.doctor.ranks import Together
+from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
+from stoker.doctor.sizes import Sizes, read_sizes
 from stoker.scratch import Message
 from stoker.watch import Record, Step
+from stoker.watch.phases import PHASES
 from stoker.watch.tally import Making
 
 _NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "loaders")
@@ -51,12 +59,16 @@ class Evidence:
 
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch.
+    `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step; `spread`, a share, by how much the mean may be off, nine times in ten.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes.
+    `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
+    `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
+    `reread` are samples read again after the run, `stub` is making batches with parts answered from memory.
 
-    Of a GPU: `copied` is a step's bytes moved again; `trace` some steps by the driver's account; `syncs` where the
-    host waits for the device; `variants` seconds a step with something switched, `as it is` beside them; `others`
-    the card before the script started; `overflow` how it ran out of memory.
+    Of a GPU: `copied` is a step's bytes moved again; `trace` some steps by the driver's account; `syncs`
+    where the host waits for the device; `variants` seconds a step with something switched, `as it is` beside
+    them; `others` the card before the script started; `overflow` how it ran out of memory.
     """
 
     step: float
@@ -70,6 +82,7 @@ class Evidence:
     compute: float | None = None
     loader: float | None = None
     loader_with: tuple[int, float] | None = None
+    step_with: tuple[int, float, float | None] | None = None
     resized: tuple[tuple[int, float, int | None], ...] = ()
     drawn: LoaderFacts | None = None
     making: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +97,13 @@ class Evidence:
     host: Mapping[str, Any] = field(default_factory=dict)
     throttled: float | None = None
     cores: float | None = None
+    memory: Memory | None = None
+    sizes: Sizes | None = None
+    threads: Threads | None = None
+    one_thread: float | None = None
+    ending: Ending | None = None
+    reread: Reread | None = None
+    stub: Stub | None = None
     copied: Copied | None = None
     trace: Trace | None = None
     syncs: tuple[Sync, ...] | None = None
@@ -92,13 +112,16 @@ class Evidence:
     allocator: Allocator | None = None
     clocks: Clocks | None = None
     overflow: Overflow | None = None
+    together: Together | None = None
+    """What several ranks do together; None of a script alone."""
     overhead: Mapping[str, Any] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wait(self) -> float:
         """Seconds of a step that the loop waits for data; 0 where no loader was seen."""
-        return (self.shares.get("wait") or 0.0) * self.step
+        share = self.shares.get("wait")
+        return share * self.step if share else 0.0
 
     @property
     def lost(self) -> float:
@@ -108,6 +131,21 @@ class Evidence:
         """
         waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.startup)
         return waiting if self.compute is None else max(0.0, min(waiting, 1 - self.compute / self.step))
+
+    @property
+    def again(self) -> Pass | None:
+        """Samples read again, where as much was asked for as at first: no dataset that remembers its own."""
+        if self.reread is None or self.reread.again.asked is None:
+            return None
+        again = self.reread.again
+        return again if (again.asked or 0.0) >= 0.5 * (self.making.get("bytes") or 0.0) else None
+
+    def saved_by(self, part: float) -> float:
+        """The share of a step that is saved when a batch takes only this part of the time to make."""
+        if self.loader is None:
+            return self.lost * max(0.0, 1 - part)
+        after = max(self.loader * part, self.compute or 0.0)
+        return max(0.0, min(self.lost, 1 - after / self.step))
 
     @property
     def workers(self) -> int:
@@ -131,6 +169,12 @@ class Evidence:
             return None
         return float(self.making.get("calls", {}).get(name, 0.0)) / (self.samples / self.batches)
 
+    @property
+    def on_gpu(self) -> bool | None:
+        """Whether the model is on a GPU; None where that was not looked at."""
+        found: bool | None = self.process.get("on_gpu")
+        return found
+
     def saturates(self, cores: float) -> bool:
         """Whether the process and its workers use nearly all of so many cores."""
         return self.cores is not None and self.cores >= _FULL * cores
@@ -144,19 +188,29 @@ class Evidence:
 
 
 def read(
-    record: Record, messages: Sequence[Message], host: Mapping[str, Any], more: Mapping[str, Any]
+    record: Record,
+    messages: Sequence[Message],
+    host: Mapping[str, Any],
+    more: Mapping[str, Any],
+    number: int | None = None,
 ) -> Evidence | None:
-    """What a record and the messages of its diagnosis tell; None where not one step was made."""
-    rank = record.ranks[min(record.ranks)]
-    told = {message.kind: message.body for message in messages}
+    """What a record and the messages of its diagnosis tell of one rank, the first unless told otherwise.
+
+    None where not one step was made, and the run's ending tells nothing either.
+    """
+    number = min(record.ranks) if number is None else number
+    rank = record.ranks[number]
+    mine = [one for one in messages if len(record.ranks) == 1 or one.rank == number]
+    told = {message.kind: message.body for message in mine}
     began = told.get("began", {}).get("t")
     ended = told.get("observed", {}).get("t")
     all_steps = deque(rank.steps(), maxlen=_MOST_STEPS)
     if began is None and len(all_steps) == _MOST_STEPS:
         began = all_steps[0].t
     steps = _between(all_steps, began, ended)
+    lines = list(rank.resources())
     if not steps:
-        return None
+        return _without_steps(rank.about, mine, lines, host, more)
     seconds = [step.seconds for step in steps]
     drawn = _drawn(told.get("observed", {}).get("loaders") or rank.about.get("loaders") or [])
     making = Making()
@@ -170,8 +224,13 @@ def read(
         per_step = max(1.0, told["observed"]["draws"] / len(steps))
     elif drawn is not None and drawn[1].batch_size and samples:
         per_step = max(1.0, round(samples / drawn[1].batch_size))
-    resources = [line for line in rank.resources() if _within(line["t"], began, ended)]
-    missing = dict(more.get("missing") or {})
+    resources = [line for line in lines if _within(line["t"], began, ended)]
+    missing = {**(told.get("storage", {}).get("missing") or {}), **(more.get("missing") or {})}
+    on_device = read_device(mine, resources, more.get("cards") or (), steps=len(steps))
+    missing.update(missing_of(mine))
+    process = {k: v for k, v in told.get("observed", {}).items() if k not in _NOT_OF_THE_PROCESS}
+    if process.get("on_gpu"):
+        process["context_bytes"] = context_bytes(mine, on_device["others"])
     stalls, every = _stalls(steps)
     growth = _growth([step.seconds - (step.wait or 0.0) for step in steps])
     return Evidence(
@@ -186,22 +245,63 @@ def read(
         compute=_replayed(all_steps, told.get("replay"), missing),
         loader=_scaled(_drained(told.get("drain"), missing), per_step),
         loader_with=more.get("loader_with"),
+        step_with=more.get("step_with"),
         drawn=None if drawn is None else drawn[1],
         making=making.to_json() if making.batches else {},
-        batch_bytes=told.get("batch", {}).get("bytes"),
+        batch_bytes=_batch_bytes(told),
         padding=told.get("batch", {}).get("padding"),
         recompiled=_recompiled(told),
         growth=growth[0],
         grown=growth[1],
         stalls=stalls,
         stall_every=every,
-        process={k: v for k, v in told.get("observed", {}).items() if k not in _NOT_OF_THE_PROCESS},
+        process=process,
         host=host,
         throttled=_throttled(resources),
         cores=_cores(resources),
+        memory=read_memory(lines),
+        sizes=read_sizes(lines),
+        threads=read_threads(resources, told.get("observed", {}).get("threads")),
+        one_thread=more.get("one_thread"),
+        ending=more.get("ending"),
+        **on_device,
+        reread=read_reread(told.get("storage", {})),
+        stub=read_stub(told.get("storage", {})),
         overhead=rank.about.get("overhead") or {},
         missing=missing,
     )
+
+
+def _without_steps(
+    about: Mapping[str, Any],
+    messages: Sequence[Message],
+    lines: Sequence[Mapping[str, Any]],
+    host: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> Evidence | None:
+    """What is known of a run that died before a step could be observed, where its ending tells something."""
+    told = {message.kind: message.body for message in messages}
+    on_device = read_device(messages, lines, more.get("cards") or (), steps=0)
+    if more.get("ending") is None and on_device["overflow"] is None:
+        return None
+    drawn = _drawn(about.get("loaders") or [], fed=False)
+    return Evidence(
+        step=inf,
+        shares=dict.fromkeys(PHASES),
+        drawn=None if drawn is None else drawn[1],
+        batch_bytes=_batch_bytes(told),
+        host=host,
+        memory=read_memory(lines),
+        ending=more.get("ending"),
+        **on_device,
+        missing={"replay": "the script died before", "drain": "the script died before"},
+    )
+
+
+def _batch_bytes(told: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """Of the held batches, in the mean; of the first one where none were held."""
+    held = told.get("batch", {}).get("bytes")
+    return told.get("first", {}).get("bytes") if held is None else held
 
 
 def _between(steps: Iterable[Step], began: float | None, ended: float | None) -> list[Step]:
@@ -215,19 +315,19 @@ def _shares(steps: Iterable[Step]) -> dict[str, float | None]:
     steps = list(steps)
     total = sum(step.seconds for step in steps)
     shares: dict[str, float | None] = {
-        name: sum(getattr(step, name) or 0.0 for step in steps) / total
-        for name in ("wait", "copy", "forward", "backward", "update", "other")
+        name: sum(getattr(step, name) or 0.0 for step in steps) / total for name in PHASES
     }
     if all(step.wait is None for step in steps):
         shares["wait"] = None
     return shares
 
 
-def _drawn(loaders: Sequence[Mapping[str, Any]]) -> tuple[int, LoaderFacts] | None:
-    trained = [loader for loader in loaders if loader.get("fed")]
+def _drawn(loaders: Sequence[Mapping[str, Any]], *, fed: bool = True) -> tuple[int, LoaderFacts] | None:
+    """The loader that fed most steps; `fed=False`: of one step not made, any that has workers will do."""
+    trained = [loader for loader in loaders if loader.get("fed" if fed else "num_workers")]
     if not trained:
         return None
-    loader = max(trained, key=lambda one: one["fed"])
+    loader = max(trained, key=lambda one: one.get("fed") or 0)
     return int(loader["id"]), LoaderFacts(
         name=loader["name"],
         workers=loader.get("num_workers"),

@@ -2,16 +2,25 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from stoker import facts
-from stoker.doctor.budget import Budget
+from stoker.doctor.budget import Budget, draw_budget
+from stoker.doctor.calibration import NAME as CALIBRATION
+from stoker.doctor.calibration import errors_of, read_scores
+from stoker.doctor.ending import read_ending
 from stoker.doctor.evidence import Evidence, read
-from stoker.doctor.finding import ALARM
+from stoker.doctor.experiments.alone import look
 from stoker.doctor.method import Stretch, stretches
-from stoker.doctor.plan import Plan
+from stoker.doctor.other_workers import LEAST_SECONDS, try_workers
+from stoker.doctor.plan import Plan, draw_up
+from stoker.doctor.rank_evidence import read_ranks
+from stoker.doctor.rank_trial import board_path
+from stoker.doctor.smaller import run_smaller
 from stoker.doctor.trial import Parts, as_argument
 from stoker.doctor.verdict import Verdict, reach
 from stoker.errors import DiagnosisFailed
@@ -22,12 +31,6 @@ from stoker.watch import Record
 _HOOK = "stoker.doctor.trial:prepare"
 # Of a budget, for the first run; the rest is for a drain with other workers.
 _FIRST = 0.7
-# Less than this and a script has hardly begun.
-_LEAST_SECONDS = 10.0
-# For the drain alone: the loop must have shown which loader trains.
-_DRAIN_ONLY = Parts(
-    warm_steps=2, observe_steps=2, observe_seconds=0.0, observe_most=6.0, replay_steps=0, drain_seconds=1.5
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,13 @@ class Diagnosis:
         run = self.evidence
         return {"burst": None if not run.typical else 1 / run.typical, "sustained": 1 / run.step}
 
+    def planned(self, home: Path, *, steps: int | None = None) -> "Diagnosis":
+        """With its plan and its budget, by the scores kept in a `.stoker`; for a run of so many steps."""
+        run, errors = self.evidence, errors_of(read_scores(home / CALIBRATION))
+        budget = draw_budget(run)
+        plan = draw_up(self.verdict, run, budget, errors=errors, steps=steps)
+        return replace(self, plan=plan, budget=budget)
+
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as `stoker doctor --json` prints it."""
         run = self.evidence
@@ -61,12 +71,15 @@ class Diagnosis:
             "schema": 1,
             **self.verdict.to_json(),
             "rates": self.rates,
+            "spread": run.spread,
             "plan": None if self.plan is None else self.plan.to_json(),
             "budget": None if self.budget is None else self.budget.to_json(),
-            "step_seconds": run.step,
+            "step_seconds": run.step if isfinite(run.step) else None,
             "shares": dict(run.shares),
             "loader": None if run.drawn is None else vars(run.drawn),
             "making": dict(run.making),
+            "reread": None if run.reread is None else asdict(run.reread),
+            "stub": None if run.stub is None else asdict(run.stub),
             "not_measured": dict(run.missing),
             "overhead": dict(run.overhead),
             "record": str(self.record),
@@ -90,7 +103,7 @@ def examine_record(record: Record) -> Diagnosis:
         record=record.folder,
         seconds=time.monotonic() - began,
         shield=None,
-    )
+    ).planned(record.folder.parent.parent)
 
 
 def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callable[[str], None]) -> Diagnosis:
@@ -99,15 +112,26 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     host = _host()
     name = time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
+    cards = look()
     tell("observing the loop, then with held batches, then its loader alone")
-    result = _hold(command, folder, name, Parts(), budget * _FIRST)
+    result = _hold(command, folder, name, Parts(device=True), budget * _FIRST)
     record = _record(folder / name, result, command)
-    evidence = read(record, result.messages, host, {})
+    known: dict[str, Any] = {"ending": read_ending(result, _kills_since(host)), "cards": cards}
+    evidence = read(record, result.messages, host, known)
     if evidence is None:
         raise DiagnosisFailed(_why_nothing(result, command))
-    more = _drain_with_more(command, folder, name, evidence, budget - (time.monotonic() - began), tell)
+    if evidence.overflow is not None:
+        evidence = run_smaller(
+            partial(_hold, command, folder),
+            name,
+            evidence,
+            lambda: budget - (time.monotonic() - began),
+            tell,
+        )
+    left = budget - (time.monotonic() - began)
+    more = try_workers(partial(_hold, command, folder), folder, name, evidence, left, tell)
     if more:
-        evidence = read(record, result.messages, host, more) or evidence
+        evidence = read(record, result.messages, host, {**known, **more}) or evidence
     return Diagnosis(
         verdict=reach(evidence),
         evidence=evidence,
@@ -117,6 +141,38 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
         notes=_notes(result),
         command=tuple(command),
         method=(*stretches(result.messages), *more.get("method", ())),
+    ).planned(folder.parent)
+
+
+def examine_ranks(
+    command: Sequence[str], *, ranks: int, folder: Path, budget: float, tell: Callable[[str], None]
+) -> Diagnosis:
+    """The same for a script with several ranks: the experiments are held on all of them at once."""
+    began = time.monotonic()
+    host = _host()
+    name = time.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    tell(f"observing {ranks} ranks, then with held batches, then their loaders alone")
+    try:
+        result = _hold(command, folder, name, Parts(), budget, ranks=ranks)
+    finally:
+        board_path(folder, name).unlink(missing_ok=True)
+    record = _record(folder / name, result, command)
+    if len(record.ranks) < ranks or result.outcome in ("crashed", "failed"):
+        raise DiagnosisFailed(_why_nothing(result, command))
+    more = {"missing": {"workers": "not tried with several ranks"}}
+    evidence = read_ranks(record, result.messages, host, more)
+    if evidence is None:
+        raise DiagnosisFailed(_why_nothing(result, command))
+    return Diagnosis(
+        verdict=reach(evidence),
+        evidence=evidence,
+        record=record.folder,
+        seconds=time.monotonic() - began,
+        shield=None if result.shield is None else result.shield.kind,
+        notes=_notes(result),
+        command=tuple(command),
+        method=stretches([message for message in result.messages if message.rank == 0]),
     )
 
 
@@ -126,45 +182,26 @@ def _host() -> Mapping[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _hold(command: Sequence[str], folder: Path, name: str, parts: Parts, seconds: float) -> Result:
+def _kills_since(host: Mapping[str, Any]) -> int | None:
+    """Processes of this memory group that the kernel has killed since those facts; None where not counted."""
+    before, now = host.get("oom_kills"), facts.host.read().oom_kills
+    return None if before is None or now is None else now - before
+
+
+def _hold(
+    command: Sequence[str], folder: Path, name: str, parts: Parts, seconds: float, *, ranks: int = 1
+) -> Result:
     return run(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument=as_argument(folder, name, parts),
-            limits=Limits(seconds=max(_LEAST_SECONDS, seconds)),
+            argument={**as_argument(folder, name, parts), "ranks": ranks},
+            limits=Limits(seconds=max(LEAST_SECONDS, seconds)),
             guards=Guards(),
             writable=(folder,),
+            ranks=ranks,
         )
     )
-
-
-def _drain_with_more(
-    command: Sequence[str],
-    folder: Path,
-    name: str,
-    found: Evidence,
-    seconds: float,
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
-    """What the loader gives with twice the workers, where that can still decide something."""
-    if not found.workers or found.lost < ALARM or found.loader is None:
-        return {}
-    if seconds < _LEAST_SECONDS:
-        return {"missing": {"workers": "the budget was used up before a drain with more workers"}}
-    workers = 2 * found.workers
-    tell(f"draining the loader with {workers} workers in place of {found.workers}")
-    parts = Parts(**{**vars(_DRAIN_ONLY), "workers": workers})
-    result = _hold(command, folder, f"{name}-workers{workers}", parts, seconds)
-    held = Stretch(
-        name=f"drain with {workers} workers", seconds=result.seconds, note="a scratch run of its own"
-    )
-    for message in result.messages:
-        if message.kind == "drain" and message.body["batches"] >= 4:
-            each = message.body["seconds"] / message.body["batches"]
-            return {"loader_with": (workers, each * found.batches), "method": (held,)}
-    why = f"with {workers} workers: {result.outcome}, {result.reason}"
-    return {"missing": {"workers": why}, "method": (held,)}
 
 
 def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:
@@ -190,7 +227,9 @@ def _why_nothing(result: Result, command: Sequence[str]) -> str:
 def _notes(result: Result) -> tuple[str, ...]:
     notes = []
     if not any(message.kind == "finished" for message in result.messages):
-        notes.append(f"the script ended before the experiments did ({result.outcome}: {result.reason})")
+        why = result.reason.strip().splitlines() or [""]
+        told = why[0] if len(why) == 1 else f"{why[0]} … {why[-1] or why[-2]}"  # not the trace between
+        notes.append(f"the script ended before the experiments did ({result.outcome}: {told})")
     if result.shield is not None and result.shield.kind != "full":
         notes.append(f"the write shield is partial: {result.shield.reason}")
     notes += [

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 # At the least: with fewer, what a step reads may still be in a cache where a new batch would not be.
 RING = 4
@@ -45,6 +45,11 @@ class Held:
         return [kept.leaves for kept in self._ring]
 
 
+def bytes_in(batch: Any) -> int:
+    """Bytes of the tensors in a batch."""
+    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
 class _Kept:
     def __init__(self, batch: Any) -> None:
         self.leaves, self._spec = tree_flatten(tree_map(_copied, batch))
@@ -59,7 +64,7 @@ class _Kept:
         return tree_unflatten(self._working, self._spec)
 
     def nbytes(self) -> int:
-        return sum(leaf.nbytes for leaf in self.leaves if isinstance(leaf, torch.Tensor))
+        return bytes_in(self.leaves)
 
 
 def _copied(leaf: Any) -> Any:

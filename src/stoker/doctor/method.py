@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from stoker.scratch import Message
 
 # Of the run itself, not of what is held in it; `batch` comes with what a replay found.
-_PLUMBING = frozenset({"started", "progress", "end", "error", "shield", "finished", "batch"})
+_PLUMBING = frozenset(
+    {"started", "progress", "end", "error", "shield", "finished", "batch", "first", "death"}
+)
 _NAMES = {"began": "start and warm-up", "observed": "observe"}
 
 

@@ -26,8 +26,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.doctor import overrides
-from stoker.doctor.held import Held
+from stoker.doctor.deaths import tell_of_deaths, telling
+from stoker.doctor.experiments.condition import Conditions
+from stoker.doctor.experiments.indices import Handed
+from stoker.doctor.experiments.memory import Emptied, about_device, held_there, tell_of_overflow
+from stoker.doctor.experiments.on_device import conditions
+from stoker.doctor.experiments.storage import probe_storage
+from stoker.doctor.held import Held, bytes_in
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.world import world_size
 from stoker.scratch import Child
 from stoker.watch.session import Plan, Session
 
@@ -35,13 +42,17 @@ from stoker.watch.session import Plan, Session
 _EPOCHS = 4
 # Of the observed steps, so many may draw from two loaders, at the turn of an epoch say.
 _FEW_BY_SEVERAL = 0.1
+# The share of a step that held batches must save for the data to be read again.
+_WORTH_PROBING = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """How long each part lasts: so many steps and so many seconds, but no longer than the most of them.
 
-    A part of no steps (a drain of no seconds) is left out.
+    A part of no steps (a drain of no seconds) is left out. `device`: on a GPU, what is asked of one follows,
+    or other sizes alone. `batch` are samples to put over those of loaders with so many workers.
+    `workers` are put in the place of those that the loader has, `instead_of` so many (None: of any).
     """
 
     warm_steps: int = 8
@@ -53,7 +64,13 @@ class Parts:
     replay_most: float = 6.0
     drain_seconds: float = 2.0
     drain_most: float = 6.0
+    storage_seconds: float = 1.0
     workers: int | None = None
+    instead_of: int | None = None
+    threads: int | None = None
+    device: bool = False
+    sizes_alone: bool = False
+    batch: tuple[int, int] | None = None
 
 
 def as_argument(runs: Path, run: str, parts: Parts) -> dict[str, Any]:
@@ -65,18 +82,30 @@ def prepare(child: Child, argument: dict[str, Any]) -> None:
     """The hook of a scratch run: put the observer and the experiments in place."""
     parts = Parts(**argument["parts"])
     if parts.workers is not None:
-        overrides.put({"num_workers": parts.workers})
+        overrides.put({"num_workers": parts.workers}, workers=parts.instead_of)
+    if parts.batch is not None:
+        overrides.put({"batch_size": parts.batch[0]}, workers=parts.batch[1])
+    if parts.threads is not None:
+        overrides.put({"threads": parts.threads})
     session = Session(Plan(name="doctor", root=Path(argument["runs"]), run_id=argument["run"]))
     session.start()
     atexit.register(session.finish, "done")  # of a script that ends before its diagnosis
-    Trial(child, session, parts)
+    tell_of_deaths(child)
+    tell_of_overflow(child.report, lambda: [one.settings for one in list(session.observer.loaders.all)])
+    if argument.get("ranks", 1) > 1:
+        from stoker.doctor.rank_trial import begin  # which builds on this module
+
+        begin(child, session, parts, argument)
+    else:
+        Trial(child, session, parts, Emptied())
 
 
 class Trial:
     """Goes from one part to the next at the loop's own `next()` and `step()`."""
 
-    def __init__(self, child: Child, session: Session, parts: Parts) -> None:
+    def __init__(self, child: Child, session: Session, parts: Parts, emptied: Emptied | None = None) -> None:
         self._child, self._session, self._parts = child, session, parts
+        self._emptied = emptied
         self._held = Held()
         self._part = "warm"
         self._began = 0.0
@@ -89,11 +118,15 @@ class Trial:
         self._draws = 0
         self._by_several = 0
         self._iterator: Any = None
+        self._paces: dict[str, float] = {}
         self._handed = 0
         self._drained: list[float] = []
         self._over = False
         self._epochs = 0
-        self._draw = torch_dataloader._BaseDataLoaderIter.__next__
+        self._late: Conditions | None = None
+        self._why: str | None = None
+        self._given = Handed()
+        self._draw = self._given.noting(telling(child, torch_dataloader._BaseDataLoaderIter.__next__))
         self._take_the_loaders_place()
         register_optimizer_step_post_hook(lambda *_: self._stepped())
 
@@ -123,6 +156,8 @@ class Trial:
                 self._iterator, self._handed, self._over = iterator, 0, False
             batch = self._next_of_training(iterator)
         if known is not None and torch.is_grad_enabled():
+            if not self._steps and not self._since:
+                self._child.report("first", bytes=bytes_in(batch))  # should there be no other
             self._since.append(known.id)
         return batch
 
@@ -135,6 +170,9 @@ class Trial:
             return self._held.next()
         if self._part == "drain":
             return self._drain(iterator)
+        if self._late is not None and (held := self._late.held) is not None:
+            self._count_handed(iterator)
+            return held.next()
         batch = self._draw(iterator)
         if self._part == "hold":
             self._held.keep(batch)
@@ -172,11 +210,16 @@ class Trial:
         if self._part == "replay":
             enough = made >= parts.replay_steps and lasted >= parts.replay_seconds
             return enough or lasted >= parts.replay_most
+        if self._late is not None:
+            return not self._late.stepped()
         return self._part == "drained"
 
     def _end_part(self) -> None:
+        self._paces[self._part] = (time.perf_counter() - self._began) / max(1, self._updates)
         if self._part == "warm":
             self._child.report("began", t=time.time(), compiled=_compiled())
+            if self._emptied is not None:
+                self._emptied.calls = 0
             self._begin("observe")
         elif self._part == "observe":
             self._session.describe()  # should the run be ended by force
@@ -188,22 +231,81 @@ class Trial:
                 loaders=[loader.to_json() for loader in self._session.account.loaders],
                 **self._about_process(),
             )
+            self._tell_device()
+            if world_size() > 1:
+                self._finish("it is one of several ranks, and the others are not examined: see --nproc")
             if not self._fed:
-                self._finish("no DataLoader was drawn from")
-            if self._by_several > _FEW_BY_SEVERAL * self._updates:
-                self._finish(
+                self._go_on("no DataLoader was drawn from")
+            elif self._by_several > _FEW_BY_SEVERAL * self._updates:
+                self._go_on(
                     "several loaders are drawn from for one step: none of them is replayed or drained"
                 )
-            self._begin("hold")
+            else:
+                self._begin("hold")
         elif self._part == "replay":
             self._child.report("replay", t=time.time(), began=self._replay_began)
             padding = share_of_padding(self._held.leaves())
             self._child.report("batch", bytes=self._held.nbytes(), padding=padding)
-            if not self._parts.drain_seconds:
+            if self._parts.drain_seconds:
+                self._begin("drain")
+            elif self._parts.device:
+                self._go_on()
+            else:
                 self._finish()
-            self._begin("drain")
+        elif self._late is None:
+            self._go_on()
         else:
-            self._finish()
+            self._end_run()
+
+    def _tell_device(self) -> None:
+        device = self._session.observer.device
+        if device is not None:
+            self._child.report(
+                "device",
+                **about_device(device.index),
+                **held_there(device.index),
+                empty_cache=None if self._emptied is None else self._emptied.calls / max(1, self._updates),
+                empty_cache_line=None if self._emptied is None else self._emptied.line,
+            )
+
+    def _go_on(self, why: str | None = None) -> None:
+        """What is asked of a GPU comes next; without one the run ends here."""
+        self._why = why
+        self._late = Conditions(
+            conditions(
+                self._session.observer,
+                self._held if self._held.full else None,
+                self._child.report,
+                emptied=self._emptied is not None and self._emptied.calls > 0,
+                end=self._end_by,
+                sizes_alone=self._parts.sizes_alone,
+            )
+        )
+        self._begin("late")
+        if not self._parts.device or not self._late.start():
+            self._end_run()
+
+    def _end_by(self, error: BaseException) -> NoReturn:
+        """An experiment has made the loop raise: it does not go on from there."""
+        self._child.report("unresized", why=f"{type(error).__name__}: {error}".splitlines()[0])
+        self._end_run()
+
+    def _end_run(self) -> NoReturn:
+        self._probe_storage()
+        self._finish(self._why)
+
+    def _probe_storage(self) -> None:
+        """Where the loop waits for data, read some of it again. The last experiment: it ends the loader."""
+        alone, seconds = self._paces.get("replay"), self._parts.storage_seconds
+        if not seconds or alone is None or self._iterator is None:
+            return
+        if 1 - alone / self._paces["observe"] < _WORTH_PROBING:
+            return
+        self._session.finish("done")  # what is read from now on is no batch of the run
+        loader = self._iterator._stoker_loader
+        given = self._given.of(loader.id)
+        method = loader.settings.get("start_method")
+        self._child.report("storage", **probe_storage(self._iterator, given, method, seconds))
 
     def _trains(self, loader: int) -> bool:
         """Whether it is the loader whose batches reach the steps; before that is known, any may be."""
@@ -266,9 +368,11 @@ class Trial:
                     kinds[name] = kinds.get(name, 0) + parameter.numel()
         return {
             "parameters": kinds,
+            "on_gpu": self._session.observer.device is not None,
             "anomaly": torch.is_anomaly_enabled(),
             "profiler": bool(torch._C._autograd._profiler_enabled()),
             "threads": torch.get_num_threads(),
+            "world": world_size(),
             "affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
         }

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from stoker.doctor.causes import ALL
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
 
+# Of a step, from which on the device is what it takes.
+_BUSY = 0.85
 HEALTHY, COMPUTE_BOUND, UNKNOWN = "healthy", "compute-bound", "unknown"
 
 
@@ -107,14 +110,16 @@ def reach(run: Evidence) -> Verdict:
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:
     """With the rate after each cure: causes that cost the same waiting are cured by curing the first."""
-    named, left = [], 1.0
+    named, left, compute = [], 1.0, run.compute
     for cause, judged, cures in found:
         ceiling = None
         if judged.share is not None:
             left = min(left, 1 - judged.share)
             ceiling = None if left <= 0 else 1 / (run.step * left)
-        if ceiling is not None and run.compute is not None:
-            ceiling = min(ceiling, 1 / run.compute)
+        if judged.computes and judged.share is not None and compute is not None:
+            compute -= min(judged.share * run.step, 0.99 * compute)
+        if ceiling is not None and compute is not None:
+            ceiling = min(ceiling, 1 / compute)
         named.append(
             Named(
                 cause=cause,
@@ -129,6 +134,9 @@ def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -
 
 
 def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, ...]]:
+    if not isfinite(run.step):
+        why = "nothing is known of its end" if run.ending is None else run.ending.why
+        return UNKNOWN, None, 0.0, (f"the script died before a step could be observed: {why}",)
     if run.lost >= ALARM:
         return (
             UNKNOWN,
@@ -137,6 +145,13 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             ("the loop waits for data, and nothing that was measured says why",),
         )
     waiting = f"waiting for data is {run.lost:.0%} of the step"
+    if run.trace is not None and run.trace.busy_share >= _BUSY:
+        return (
+            COMPUTE_BOUND,
+            0.0,
+            0.9,
+            (waiting, f"the device is busy {run.trace.busy_share:.0%} of the step"),
+        )
     usable = run.host.get("usable_cores")
     if usable and run.saturates(usable):
         return COMPUTE_BOUND, 0.0, 0.8, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")

@@ -31,7 +31,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column()
-    table.add_row("step", duration(run.step), rate(verdict.rate, "step"))
+    table.add_row("step", duration(run.step if run.steps else None), rate(verdict.rate, "step"))
     for name, ceiling in verdict.ceilings.items():
         text = run.missing.get({"compute": "replay", "loader": "drain"}[name], "") if ceiling is None else ""
         table.add_row(

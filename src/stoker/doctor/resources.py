@@ -1,0 +1,158 @@
+"""What the counters beside a run tell of its memory and of its threads. Pure.
+
+Lines are those of `resources.jsonl`: one a second, with the memory sizes of each process now and then.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_PAGE = 4096
+# What a worker has besides those that compute: the one that sends batches off, and torch's own.
+_OF_EVERY_WORKER = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of the process, its workers and their group. None is what was not counted.
+
+    `filled` is the most of its limit that the group had, page cache included. `came_back` are bytes a second
+    that had been pushed out of memory and were needed again; `read` those that came from a disk. `stalled` is
+    the share of time in which some task of the machine waited for memory. `growing` is how many bytes a
+    second the process and its workers grew by in the later half.
+
+    `copied` is what a worker had shared with the others and now has for itself, in the mean, `shared` what it
+    shared when it was first seen.
+    """
+
+    limit: int | None = None
+    filled: float | None = None
+    least_free: int | None = None
+    came_back: float | None = None
+    read: float | None = None
+    stalled: float | None = None
+    growing: float | None = None
+    held: int | None = None
+    copied: float | None = None
+    shared: float | None = None
+    shm_least_free: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """Threads of the process, and of a worker beside those that every worker has (the most of them).
+
+    `system` is the share of CPU time in the kernel; `switches` how often a second the kernel took a core away
+    from the threads that train and that fetch.
+    """
+
+    main: int
+    worker: int | None = None
+    workers: int = 0
+    system: float | None = None
+    switches: float | None = None
+
+    @property
+    def computing(self) -> int:
+        """Threads that may compute at once, in all processes."""
+        return self.main + self.workers * (self.worker or 1)
+
+
+def read_memory(lines: Sequence[Mapping[str, Any]]) -> Memory | None:
+    """What the lines of a run tell of its memory; None where there are none."""
+    if not lines:
+        return None
+    last = lines[-1]
+    used, limit = _known(lines, "group_memory_bytes"), last.get("group_memory_limit_bytes")
+    copies = _copies(lines)
+    return Memory(
+        limit=limit,
+        filled=max(used) / limit if used and limit else None,
+        least_free=min(_known(lines, "ram_available_bytes"), default=None),
+        came_back=_scaled(_rate(lines, "group_refaults"), _PAGE),
+        read=_sum_rate(lines, "read_bytes"),
+        stalled=_scaled(_rate(lines, "memory_pressure_total_us"), 1e-6),
+        growing=_growing(lines),
+        held=_held(last),
+        copied=sum(copied for copied, _ in copies) / len(copies) if copies else None,
+        shared=sum(shared for _, shared in copies) / len(copies) if copies else None,
+        shm_least_free=min(_known(lines, "shm_free_bytes"), default=None),
+    )
+
+
+def read_threads(lines: Sequence[Mapping[str, Any]], main: int | None) -> Threads | None:
+    """What they tell of its threads; `main` are those that torch computes with in the training process."""
+    if not lines or main is None:
+        return None
+    workers = lines[-1].get("processes") or []
+    each = [one["threads"] - _OF_EVERY_WORKER for one in workers if one.get("threads")]
+    cpu, system = _sum_rate(lines, "cpu_s"), _sum_rate(lines, "cpu_system_s")
+    return Threads(
+        main=main,
+        worker=max(1, *each) if each else None,
+        workers=len(workers),
+        system=None if not cpu or system is None else system / cpu,
+        switches=_sum_rate(lines, "switches_forced"),
+    )
+
+
+def _known(lines: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+    return [line[name] for line in lines if line.get(name) is not None]
+
+
+def _rate(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """How fast a counter went up, a second."""
+    known = [line for line in lines if line.get(name) is not None]
+    if len(known) < 2 or known[-1]["t"] <= known[0]["t"]:
+        return None
+    return float(known[-1][name] - known[0][name]) / float(known[-1]["t"] - known[0]["t"])
+
+
+def _sum_rate(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The same for the process and those workers that were there all the time."""
+    own = _rate(lines, name)
+    if own is None:
+        return None
+    by_pid = [{one["pid"]: one.get(name) for one in line.get("processes") or []} for line in lines]
+    seconds = lines[-1]["t"] - lines[0]["t"]
+    for pid, before in by_pid[0].items():
+        after = by_pid[-1].get(pid)
+        if before is not None and after is not None:
+            own += (after - before) / seconds
+    return own
+
+
+def _held(line: Mapping[str, Any]) -> int | None:
+    """What the process and its workers have; pages that they share count in each."""
+    sizes = [one.get("rss_bytes") for one in (line, *(line.get("processes") or []))]
+    return None if any(size is None for size in sizes) else sum(size or 0 for size in sizes)
+
+
+def _growing(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """By how much the same processes grew in the later half, bytes a second."""
+    later = lines[len(lines) // 2 :]
+    return None if len(later) < 2 else _sum_rate(later, "rss_bytes")
+
+
+def _copies(lines: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """For each worker whose memory was sized twice: what it had shared and has for itself, what it shared.
+
+    The sizes of a forked worker count the pages that it was born with. One that is written to, be it by the
+    counting of references alone, becomes the worker's own: its unique memory grows, its size does not. What a
+    worker keeps by itself makes both grow. Each page copied is a fault, so there cannot be more of them.
+    """
+    sized: dict[int, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        for one in line.get("processes") or []:
+            if one.get("uss_bytes") is not None:
+                sized.setdefault(one["pid"], []).append(one)
+    found = []
+    for first, last in ((each[0], each[-1]) for each in sized.values() if len(each) > 1):
+        shared = [one["rss_bytes"] - one["uss_bytes"] for one in (first, last)]
+        faults = (last.get("faults_minor") or 0) - (first.get("faults_minor") or 0)
+        found.append((float(max(0, min(shared[0] - shared[1], faults * _PAGE))), float(shared[0])))
+    return found
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
