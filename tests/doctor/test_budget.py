@@ -1,0 +1,184 @@
+"""The memory budget: lines through measured peaks, workers that fit, and what was not measured."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.doctor.budget import Budget, Ram, Vram, draw_budget, fit, most_workers, ram_with
+from stoker.doctor.device import Others
+from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.fits import Question, answer, parse
+from stoker.doctor.sizes import Sizes, read_sizes
+from stoker.errors import UsageError
+
+MB, GB = 10**6, 10**9
+
+
+def seen(**more: Any) -> Evidence:
+    """2 workers of 300 MB each, batches of 10 MB, 1 GB in the process that trains."""
+    plain = Evidence(
+        step=0.02,
+        shares={},
+        drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, prefetch=2),
+        batch_bytes=10 * MB,
+        sizes=Sizes(main=1 * GB, worker=300 * MB),
+        host={"memory_free_bytes": 4 * GB, "shm_free_bytes": 2 * GB},
+    )
+    return replace(plain, **more)
+
+
+@given(
+    fixed=st.integers(10**8, 10**10),
+    each=st.integers(10**6, 10**9),
+    noise=st.lists(st.floats(-0.01, 0.01), min_size=4, max_size=4),
+)
+def test_a_line_is_found_again_through_noise(fixed: int, each: int, noise: list[float]) -> None:
+    """Sizes that were not tried come out within 3% where peaks have a noise of 1%."""
+    sizes = (8, 16, 32, 64)
+    points = [(n, round((fixed + each * n) * (1 + off))) for n, off in zip(sizes, noise, strict=True)]
+    line = fit(points)
+    assert line.fixed is not None
+    assert line.per_sample is not None
+    assert line.error is not None
+    for untried in (12, 24, 48):
+        assert line.fixed + line.per_sample * untried == pytest.approx(fixed + each * untried, rel=0.03)
+
+
+def test_a_batch_of_one_is_no_point_of_the_line() -> None:
+    """Other kernels and workspaces run there: 3.1 GB at 1 and 4.8 at 2 would make a wrong one."""
+    peaks = [(n, 100 * MB + 50 * MB * n) for n in (2, 4, 8)]
+    assert fit([(1, 3 * GB), *peaks]) == fit(peaks)
+    line = fit([(1, 3 * GB), (2, 4 * GB)])
+    assert (line.fixed, line.holds) == (None, False)
+    assert line.asks == (4, 8)
+
+
+def test_two_sizes_ask_for_a_third() -> None:
+    """The line is there, but nobody has checked it."""
+    line = fit([(8, 900 * MB), (32, 2100 * MB)])
+    assert (line.fixed, line.per_sample) == (500 * MB, 50 * MB)
+    assert line.holds is False
+    assert 20 in line.asks
+
+
+def test_a_line_that_misses_asks_for_more_sizes() -> None:
+    """By more than 3% at a size that ran; a small size with a workspace of its own is left out first."""
+    bent = fit([(4, 10 * GB), (8, 11 * GB), (16, 20 * GB), (32, 21 * GB)])
+    assert not bent.holds
+    assert bent.asks
+    assert "more sizes" in (bent.why or "")
+    upper = fit([(2, 9 * GB), (8, 5 * GB), (16, 9 * GB), (32, 17 * GB)])
+    assert upper.holds
+    assert (upper.fixed, upper.per_sample) == (1 * GB, GB // 2)
+
+
+def test_the_card_is_budgeted_with_context_and_others() -> None:
+    """Reserved bytes alone would promise what the context and other processes have."""
+    points = tuple((n, 0.01, 1 * GB + 100 * MB * n) for n in (8, 16, 32))
+    run = seen(
+        resized=points,
+        process={"context_bytes": 500 * MB},
+        others=Others(total=24 * GB, bytes=4 * GB, busy=0.0),
+    )
+    card = draw_budget(run).vram
+    assert (card.fixed, card.per_sample) == (1500 * MB, 100 * MB)
+    assert card.peak == 4700 * MB
+    assert (card.free, card.others) == (20 * GB, 4 * GB)
+    assert card.largest == (20 * GB * 0.95 - 1500 * MB) // (100 * MB)
+
+
+def test_without_a_card_nothing_is_said_of_one() -> None:
+    """None and a reason, not 0."""
+    card = draw_budget(seen(resized=((8, 0.01, None), (16, 0.02, None)))).vram
+    assert (card.fixed, card.peak, card.largest) == (None, None, None)
+    assert "no peak" in (card.why or "")
+
+
+def test_the_host_is_budgeted_by_private_memory_and_queues() -> None:
+    """Main + workers x (private + prefetch x batch); how many fit follows."""
+    host = draw_budget(seen()).ram
+    assert host.need == 1 * GB + 2 * (300 * MB + 20 * MB)
+    assert (host.most_workers, host.limited_by) == (9, "memory")
+    narrow = draw_budget(seen(host={"memory_free_bytes": 4 * GB, "shm_free_bytes": 64 * MB})).ram
+    assert (narrow.most_workers, narrow.limited_by) == (3, "/dev/shm")
+
+
+def test_memory_for_no_worker_at_all() -> None:
+    """0 fit, and that is said; not a negative number."""
+    host = draw_budget(seen(host={"memory_free_bytes": GB // 2})).ram
+    assert host.most_workers == 0
+
+
+def test_workers_that_were_not_sized_are_not_budgeted() -> None:
+    """None, with the reason."""
+    host = draw_budget(seen(sizes=Sizes(main=GB))).ram
+    assert (host.need, host.most_workers) == (None, 100)
+    assert host.limited_by == "/dev/shm"
+    assert "private memory" in (host.why or "")
+    assert draw_budget(seen(sizes=None)).ram.need is None
+    assert most_workers(Ram()) == (None, None)
+    assert ram_with(Ram(), 4) is None
+
+
+def test_sizes_are_the_last_that_were_read() -> None:
+    """They stand in some lines only."""
+    lines = [
+        {"rss_bytes": 5, "pss_bytes": 4, "processes": [{"pid": 7, "uss_bytes": 10}, {"pid": 8}]},
+        {"rss_bytes": 6, "processes": [{"pid": 7, "uss_bytes": 30}, {"pid": 8, "uss_bytes": 50}]},
+        {"rss_bytes": 6, "processes": [{"pid": 7}, {"pid": 8}]},
+    ]
+    assert read_sizes(lines) == Sizes(main=6, worker=40)
+    assert read_sizes([]) is None
+
+
+# --- questions ------------------------------------------------------------------------------------------
+
+CARD = Vram(fixed=2 * GB, per_sample=100 * MB, error=0.01, free=20 * GB)
+
+
+def test_whether_a_batch_fits_a_card_of_a_size() -> None:
+    """With what it needs, and the largest that would."""
+    budget = Budget(vram=CARD, ram=Ram())
+    (told,) = answer(parse("batch=32,vram=8GB"), budget)
+    assert (told.fits, told.need, told.most) == (True, 5200 * MB, 56)
+    (told,) = answer(parse("batch=64,vram=8GB"), budget)
+    assert told.fits is False
+    (told,) = answer(parse("vram=8GB"), budget)
+    assert (told.fits, told.most) == (None, 56)
+
+
+def test_how_many_workers_fit() -> None:
+    """Into what is free, or into so much."""
+    budget = draw_budget(seen())
+    (told,) = answer(Question(workers=16), budget)
+    assert (told.fits, told.most) == (False, 9)
+    (told,) = answer(parse("workers=16,ram=64GiB"), budget)
+    assert told.fits is True
+    (told,) = answer(parse("ram=2GB"), budget)
+    assert told.most == 3
+
+
+def test_a_question_about_what_was_not_measured_is_answered_so() -> None:
+    """Not with a yes or a no."""
+    (told,) = answer(parse("batch=32,vram=8GB"), Budget(vram=Vram(why="no peak was measured"), ram=Ram()))
+    assert told.fits is None
+    assert "cannot be told, no peak was measured" in told.text
+    assert answer(parse("workers=2"), Budget(vram=CARD, ram=Ram()))[0].fits is None
+
+
+@pytest.mark.parametrize(
+    "text", ["batch", "batch=", "batch=-1", "batch=0", "batch=x", "gpu=8", "", "vram=8QB"]
+)
+def test_a_question_that_cannot_be_read_is_named(text: str) -> None:
+    """With an example of one that can."""
+    with pytest.raises(UsageError, match=r"--fits .*batch=32,vram=8GB"):
+        parse(text)
+
+
+def test_a_size_given_twice_is_refused() -> None:
+    """The second would win in silence."""
+    with pytest.raises(UsageError, match="twice"):
+        parse("batch=1,batch=2")

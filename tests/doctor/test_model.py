@@ -1,0 +1,185 @@
+"""The speed model: no faster than the next ceiling, more workers no slower while there are cores."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.doctor.device import Copied
+from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.model import Change, Interval, loader_seconds, predict
+
+TIMES = st.floats(min_value=1e-3, max_value=0.5)
+WORKERS = st.integers(min_value=1, max_value=8)
+
+
+def loop(**more: Any) -> Evidence:
+    """2 workers make a batch in 40 ms, so one comes every 20; the model takes 10; 8 cores."""
+    plain = Evidence(
+        step=0.02,
+        shares={"wait": 0.5, "forward": 0.2, "backward": 0.25, "update": 0.05, "copy": 0.0, "other": 0.0},
+        steps=100,
+        samples=32.0,
+        compute=0.01,
+        loader=0.02,
+        drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, prefetch=2, length=100),
+        making={"batches": 50, "read": 0.03, "transform": 0.01, "cpu": 0.01},
+        host={"usable_cores": 8.0},
+        cores=0.75,
+    )
+    return replace(plain, **more)
+
+
+def rate(run: Evidence, *changes: Change) -> float:
+    told = predict(run, changes)
+    assert told is not None
+    return told.rate.mid
+
+
+def workers(number: int) -> Change:
+    return Change(change="num_workers", value=number)
+
+
+@given(compute=TIMES, loader=TIMES, twice=TIMES, cores=st.floats(0.1, 8), number=st.integers(1, 32))
+def test_no_prediction_is_above_the_next_ceiling(
+    compute: float, loader: float, twice: float, cores: float, number: int
+) -> None:
+    """Neither the model's own time nor that of the cores can be undercut by workers."""
+    step = max(compute, loader)
+    run = loop(step=step, compute=compute, loader=loader, loader_with=(4, twice), cores=min(cores, 8.0))
+    found = rate(run, workers(number))
+    assert found <= 1 / compute * (1 + 1e-9)
+    assert found <= 8 / (min(cores, 8.0) * step) * (1 + 1e-9)
+    assert rate(run, Change(change="feed")) <= 1 / compute * (1 + 1e-9)
+
+
+@given(loader=TIMES, gain=st.floats(1.0, 2.0))
+def test_more_workers_are_no_slower_where_they_were_measured_to_help(loader: float, gain: float) -> None:
+    """Up to and past the measured number, while cores last."""
+    run = loop(step=loader, compute=1e-3, loader=loader, loader_with=(4, loader / gain), cores=0.1)
+    rates = [rate(run, workers(number)) for number in range(2, 17)]
+    assert all(later >= before * (1 - 1e-9) for before, later in pairwise(rates))
+
+
+@given(loader=TIMES, twice=TIMES, number=WORKERS)
+def test_the_loader_is_as_measured_where_it_was(loader: float, twice: float, number: int) -> None:
+    """And beyond, no worker gives more than each did there."""
+    run = loop(loader=loader, loader_with=(4, twice))
+    assert loader_seconds(run, 2) == pytest.approx(loader)
+    assert loader_seconds(run, 4) == pytest.approx(twice)
+    beyond = loader_seconds(run, 4 + number)
+    assert beyond is not None
+    assert 1 / beyond <= (1 / twice) * (4 + number) / 4 * (1 + 1e-9)
+
+
+def test_twice_the_workers_bring_what_the_drain_showed() -> None:
+    """Until the model is what is waited for."""
+    assert rate(loop(loader_with=(4, 0.012)), workers(4)) == pytest.approx(1 / 0.012)
+    told = predict(loop(loader_with=(4, 0.005)), [workers(4)])
+    assert told is not None
+    assert (told.rate.mid, told.limit) == (pytest.approx(100), "compute")
+
+
+def test_a_saturated_store_gains_nothing_by_workers() -> None:
+    """The drain with more of them was no faster."""
+    assert rate(loop(loader_with=(4, 0.02)), workers(4)) == pytest.approx(50)
+    assert rate(loop(loader_with=(4, 0.02)), workers(16)) == pytest.approx(50)
+
+
+def test_what_was_tried_counts_more_than_the_parts() -> None:
+    """Two processes slow each other down by more than cores tell."""
+    run = loop(loader_with=(4, 0.01), step_with=(4, 0.0143, 0.02))
+    assert rate(run, workers(4)) == pytest.approx(1 / 0.0143)
+    told = predict(run, [workers(4)])
+    assert told is not None
+    assert told.rate.low < told.rate.mid < told.rate.high
+
+
+def test_a_loop_that_makes_its_own_batches_then_waits_for_the_longer_part() -> None:
+    """In place of their sum."""
+    drawn = LoaderFacts(name="DataLoader", workers=0, batch_size=32)
+    run = loop(step=0.03, compute=0.02, loader=0.01, drawn=drawn, cores=1.0)
+    assert rate(run, workers(1)) == pytest.approx(50)
+    # Two cores' worth of work on one core stays one after the other.
+    assert rate(replace(run, host={"usable_cores": 1.0}), workers(1)) == pytest.approx(1 / 0.03)
+
+
+def test_workers_that_stay_leave_an_epoch_its_first_batch() -> None:
+    """The time that starting took is gone, but the queue is empty at every beginning."""
+    run = loop(step=0.04, startup=0.5)
+    assert rate(run, Change(change="persistent_workers", value=True)) == pytest.approx(1 / (0.02 + 0.0004))
+    bare = replace(run, compute=None, loader=None)
+    assert rate(bare, Change(change="persistent_workers", value=True)) == pytest.approx(1 / 0.0204)
+
+
+def test_a_stall_that_is_gone_shows_the_loader_behind_it() -> None:
+    """The cure of the first cause exposes the second."""
+    run = loop(step=0.04, loader=0.015, compute=0.04)
+    assert rate(run, Change(change="rarer", share=0.5)) == pytest.approx(50)
+    assert rate(run, Change(change="rarer", share=0.75)) == pytest.approx(1 / 0.015)
+
+
+def test_a_switched_precision_is_as_fast_as_its_replay() -> None:
+    """And no faster than the loader."""
+    run = loop(step=0.02, loader=0.004, compute=0.02, variants={"as it is": 0.02, "bf16": 0.008})
+    assert rate(run, Change(change="bf16", share=0.5)) == pytest.approx(125)
+    slow = replace(run, loader=0.01)
+    assert rate(slow, Change(change="bf16", share=0.5)) == pytest.approx(100)
+
+
+def test_pinning_saves_what_the_copies_showed() -> None:
+    """Where copies were tried."""
+    copied = Copied(bytes=1, pinned=0.001, pageable=0.004, pinning=0.0)
+    run = loop(step=0.02, loader=0.004, compute=0.02, copied=copied)
+    assert rate(run, Change(change="pin_memory", value=True)) == pytest.approx(1 / 0.017)
+    assert predict(replace(run, copied=None), [Change(change="pin_memory", value=True)]) is None
+
+
+def test_another_batch_is_predicted_between_sizes_that_ran() -> None:
+    """In steps of the script's own size; never beyond the largest that ran."""
+    run = loop(
+        step=0.02,
+        loader=0.001,
+        compute=0.02,
+        resized=((16, 0.018, None), (32, 0.02, None), (64, 0.024, None)),
+    )
+    assert rate(run, Change(change="batch_size", value=64)) == pytest.approx(1 / 0.012)
+    assert rate(run, Change(change="batch_size", value=48)) == pytest.approx(48 / 32 / 0.022)
+    assert predict(run, [Change(change="batch_size", value=128)]) is None
+
+
+@pytest.mark.parametrize(
+    ("run", "change"),
+    [
+        (loop(compute=None), workers(4)),
+        (loop(loader=None), workers(4)),
+        (loop(drawn=None), workers(4)),
+        (loop(), Change(change="rarer")),
+        (loop(), Change(change="something else")),
+        (loop(), Change(change="num_workers")),
+        (loop(step=float("inf")), workers(4)),
+    ],
+)
+def test_what_was_not_measured_is_not_predicted(run: Evidence, change: Change) -> None:
+    """None, not a guess."""
+    assert predict(run, [change]) is None
+
+
+@given(spread=st.floats(0, 0.5), wrong=st.floats(0, 0.5))
+def test_an_interval_is_as_wide_as_what_was_measured_and_learnt(spread: float, wrong: float) -> None:
+    """And its times turn round: the highest rate is the least time."""
+    told = predict(loop(loader_with=(4, 0.012), spread=spread), [workers(4)], {"num_workers": wrong})
+    assert told is not None
+    assert told.rate.low <= told.rate.mid <= told.rate.high
+    assert told.rate.high / told.rate.mid >= 1 + max(spread, wrong) * 0.99
+    times = told.rate.time_for(1000)
+    assert times.low <= times.mid <= times.high
+    assert times.mid == pytest.approx(1000 / told.rate.mid)
+
+
+def test_an_interval_is_json() -> None:
+    """By the names of the design."""
+    assert Interval(low=1, mid=2, high=3).to_json() == {"low": 1, "mid": 2, "high": 3}
