@@ -25,6 +25,7 @@ StokerError
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── ScratchFailed                    a scratch run could not be held: no platform for it, or it broke
 ├── DiagnosisFailed                  a script or record in which no step could be observed
+├── TrialFailed                      a script that cannot be tried with a change, or without one
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -132,6 +133,10 @@ class ScratchFailed(StokerError):
 
 class DiagnosisFailed(StokerError):
     """A script or record in which no step could be observed."""
+
+
+class TrialFailed(StokerError):
+    """A script cannot be tried with a change, or without one."""
 
 
 class BenchFailed(StokerError):

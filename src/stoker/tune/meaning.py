@@ -1,0 +1,114 @@
+"""Whether a change still means the same: the script's first steps with and without it, from the same seed.
+
+A change's kind is a promise. What a probe shows is one of the four kinds too, or that the samples changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean, median
+from typing import Any
+
+from stoker.changes import Kind
+from stoker.errors import TrialFailed
+from stoker.scratch import Limits, run
+from stoker.scratch import Plan as ScratchPlan
+from stoker.tune.probe import as_argument
+
+_HOOK = "stoker.tune.probe:prepare"
+_STEPS = 40
+# From the mildest to the gravest.
+_ORDER: tuple[Kind, ...] = ("same", "redraw", "numerics", "optimization")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The first steps of a script: sample ids and a checksum for each batch, and each loss."""
+
+    ids: Sequence[Sequence[int]]
+    batches: Sequence[int]
+    losses: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """Of which kind a change showed itself to be, and by what; None where that cannot be told.
+
+    `holds`: it is no graver than it says.
+    """
+
+    kind: Kind | None
+    by: str
+    holds: bool
+
+
+def take(
+    command: Sequence[str],
+    settings: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    steps: int = _STEPS,
+    most: float = 60.0,
+) -> Probe:
+    """Run a script's first steps aside, seeded."""
+    result = run(
+        ScratchPlan(
+            command=tuple(command),
+            hook=_HOOK,
+            argument=as_argument(settings, seed=seed, steps=steps),
+            limits=Limits(seconds=most),
+        )
+    )
+    for message in result.messages:
+        if message.kind == "probe":
+            return Probe(**message.body)
+    said = result.stderr_tail.strip().splitlines()
+    raise TrialFailed(
+        f"the first {steps} steps of {' '.join(command)} could not be looked at "
+        f"({result.outcome}: {result.reason})" + (f"; it said: {said[-1]}" if said else "")
+        + ". What to do: run it as it stands first, or give it longer"
+    )  # fmt: skip
+
+
+def judge(kind: Kind, changed: Probe, before: Sequence[Probe]) -> Meaning:
+    """Hold a change's probe beside those without it: two of the same seed, then some of other seeds.
+
+    The second says what the script does by itself from the same seed, the others how much seeds differ.
+    """
+    found, by = _found(changed, before[0], before[1], before[2:])
+    return Meaning(kind=found, by=by, holds=found is not None and _ORDER.index(found) <= _ORDER.index(kind))
+
+
+def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) -> tuple[Kind | None, str]:
+    if _differ(again.ids, first.ids) or _differ(again.batches, first.batches):
+        return None, "without the change too, the script trains on other batches in every run"
+    if where := _differ(changed.ids, first.ids):
+        return "optimization", f"other samples, or in another order, from batch {where} on"
+    if where := _differ(changed.batches, first.batches):
+        if first.ids:
+            return "redraw", "the same samples in the same order, with other draws inside them"
+        return "optimization", f"batches of other content, from batch {where} on"
+    if not _differ(changed.losses, first.losses):
+        return "same", f"{min(len(changed.losses), len(first.losses))} losses are bit-identical"
+    if not all(isfinite(loss) for loss in changed.losses):
+        return "optimization", "a loss is not finite"
+    off, by_itself = _distance(changed, first), _distance(again, first)
+    told = f"losses differ by {off:.2g} of their size"
+    if off <= 2 * by_itself:
+        return "same", f"{told}, and from run to run by {by_itself:.2g}"
+    noise = median(_distance(other, first) for other in others) if others else 0.0
+    told += f", from seed to seed by {noise:.2g}" if others else ""
+    return ("numerics" if off <= noise else "optimization"), told
+
+
+def _differ(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The first place, counted from 1, at which they differ, as far as both go; 0 where they do not."""
+    for at, (a, b) in enumerate(zip(one, other, strict=False), 1):
+        if a != b:
+            return at
+    return 0
+
+
+def _distance(one: Probe, other: Probe) -> float:
+    pairs = list(zip(one.losses, other.losses, strict=False))
+    return fmean(abs(a - b) / (abs(a) + abs(b) or 1.0) * 2 for a, b in pairs) if pairs else 0.0

@@ -1,0 +1,97 @@
+"""Trials of a real script in real child processes."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from stoker.changes import Kind
+from stoker.scratch import Guards
+from stoker.tune.meaning import judge, take
+from stoker.tune.trial import hold
+
+SCRIPT = """
+    import os, sys, time, torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 4000
+        def __getitem__(self, at):
+            time.sleep(0.0005)
+            noise = torch.randn(4) if "random" in sys.argv else 0.0
+            return torch.full((4,), at / 4000) + noise
+
+    def main():
+        if "dies" in sys.argv:
+            os.kill(os.getpid(), 11)
+        hoard = []
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for batch in DataLoader(Slow(), batch_size=8, shuffle=True):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            if "hoards" in sys.argv:
+                hoard.append(torch.ones(4 << 20))
+            if "fails" in sys.argv:
+                raise RuntimeError("no such luck")
+
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """A loop that waits for its samples."""
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return str(path)
+
+
+def test_a_trial_measures_a_rate(script: str, tmp_path: Path) -> None:
+    """By stretches, in samples; with the change that was put over it, and the log kept."""
+    trial = hold([script], {"num_workers": 2}, folder=tmp_path / "trial", seconds=0.5)
+    assert trial.outcome == "measured", trial.reason
+    assert trial.rates is not None
+    assert (trial.rates.unit, trial.rates.stretch_steps) == ("sample", 50)
+    assert len(trial.rates.each) >= 3
+    assert trial.told == ("changed: DataLoader(Slow): num_workers 0 -> 2, prefetch_factor None -> 2",)
+    assert trial.first is not None
+    assert trial.vram is None
+    assert (tmp_path / "trial" / "stderr.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "guards", "outcome", "says"),
+    [
+        ("dies", Guards(), "crashed", "SIGSEGV"),
+        ("fails", Guards(), "failed", "no such luck"),
+        ("hoards", Guards(ram_bytes=700 << 20), "stopped", "of memory, over the"),
+    ],
+)
+def test_what_goes_wrong_is_a_result(
+    script: str, tmp_path: Path, word: str, guards: Guards, outcome: str, says: str
+) -> None:
+    """With its reason, and without a rate."""
+    trial = hold([script, word], {}, folder=tmp_path / "trial", seconds=60, guards=guards)
+    assert (trial.outcome, trial.rate) == (outcome, None), trial.reason
+    assert says in trial.reason
+
+
+def test_a_script_too_short_has_no_rate(script: str, tmp_path: Path) -> None:
+    """Its time is over before 50 steps are made after the first."""
+    trial = hold([script], {"num_workers": 1}, folder=tmp_path / "trial", most=3.0)
+    assert (trial.outcome, trial.rate) == ("short", None), trial.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "kind"),
+    [([], {"num_workers": 2}, "same"), (["random"], {"num_workers": 2}, "redraw")],
+)
+def test_a_probe_shows_what_a_change_does(
+    script: str, words: list[str], settings: dict[str, int], kind: Kind
+) -> None:
+    """Workers leave a script's losses bit-identical, unless its samples draw."""
+    before = [take([script, *words], {}, steps=12) for _ in range(2)]
+    assert judge("same", take([script, *words], settings, steps=12), before).kind == kind
