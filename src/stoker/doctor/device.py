@@ -137,7 +137,8 @@ _BESIDE = 2 << 30
 class Overflow:
     """The script ran out of the card's memory: what it asked for, what it held, what it may hold.
 
-    `samples` is the batch of its loader, `steps` how many were observed before.
+    `samples` is the batch of its loader and `workers` how many that has, `steps` how many were observed
+    before.
     """
 
     asked: int | None
@@ -145,6 +146,7 @@ class Overflow:
     allowed: int | None
     text: str
     samples: int | None = None
+    workers: int | None = None
     steps: int = 0
 
     @property

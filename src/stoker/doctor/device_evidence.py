@@ -31,10 +31,7 @@ def read_device(
     about = told.get("device") or told.get("overflow")
     card = _card(about, cards)
     return {
-        "resized": tuple(
-            SizePoint(samples=one["samples"], seconds=one["seconds"], peak=one["peak"])
-            for one in _all(messages, "resized")
-        ),
+        "resized": read_sizes_that_ran(messages),
         "copied": Copied(**told["copied"]) if "copied" in told else None,
         "trace": Trace(**told["trace"]) if "trace" in told else None,
         "syncs": _syncs(told.get("syncs")),
@@ -44,6 +41,14 @@ def read_device(
         "clocks": _clocks(lines, card),
         "overflow": _overflow(told.get("overflow"), steps),
     }
+
+
+def read_sizes_that_ran(messages: Sequence[Message]) -> tuple[SizePoint, ...]:
+    """Steps with batches of other sizes, the loop's own first."""
+    return tuple(
+        SizePoint(samples=one["samples"], seconds=one["seconds"], peak=one["peak"])
+        for one in _all(messages, "resized")
+    )
 
 
 def context_bytes(messages: Sequence[Message], others: Others | None) -> int | None:
@@ -121,12 +126,14 @@ def _clocks(lines: Lines, card: Card | None) -> Clocks | None:
 def _overflow(told: Mapping[str, Any] | None, steps: int) -> Overflow | None:
     if told is None:
         return None
-    sizes = [loader.get("batch_size") for loader in told.get("loaders") or []]
+    loaders = [loader for loader in told.get("loaders") or [] if loader.get("batch_size")]
+    loader = loaders[0] if loaders else {}
     return Overflow(
         asked=told["asked"],
         reserved=told["reserved"],
         allowed=told["allowed"],
         text=told["text"],
-        samples=next((size for size in sizes if size), None),
+        samples=loader.get("batch_size"),
+        workers=loader.get("num_workers"),
         steps=steps,
     )

@@ -22,12 +22,13 @@ class Found:
     """It is a cause: the share of the step that it costs, how sure that is (0 to 1), and why.
 
     A share of None was not measured: a switch that is on, a limit that is reached. Such a cause comes before
-    those that it may be behind.
+    those that it may be behind. `computes`: it lies in computing itself, and its cure raises that ceiling.
     """
 
     share: float | None
     certainty: float
     evidence: tuple[str, ...]
+    computes: bool = False
 
     @property
     def weight(self) -> float:

@@ -46,4 +46,4 @@ def judge(run: Evidence) -> Judgement:
         return None
     if share < ALARM:
         return RuledOut(by=f"{told}; {how}")
-    return Found(share=share, certainty=0.95, evidence=(told, how))
+    return Found(share=share, certainty=0.95, computes=True, evidence=(told, how))

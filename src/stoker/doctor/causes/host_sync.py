@@ -40,4 +40,4 @@ def judge(run: Evidence) -> Judgement:
     evidence = [told, f"after them the device has nothing to do for {duration(trace.gap)} a step"]
     if run.syncs:
         evidence.append("at " + ", ".join(f"{one.line} ({one.each:.3g} a step)" for one in run.syncs))
-    return Found(share=share, certainty=0.9, evidence=tuple(evidence))
+    return Found(share=share, certainty=0.9, computes=True, evidence=tuple(evidence))

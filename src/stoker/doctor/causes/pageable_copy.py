@@ -32,6 +32,7 @@ def judge(run: Evidence) -> Judgement:
         return Found(
             share=pinning,
             certainty=0.9,
+            computes=True,
             evidence=(
                 f"the loop pins memory in every step, {percent(pinning)} of it: that hurts",
                 *_ways(run),
@@ -52,7 +53,7 @@ def judge(run: Evidence) -> Judgement:
     told = f"a step moves {size(round(trace.pageable_bytes))} to the device from memory that is not pinned"
     if share < ALARM:
         return RuledOut(by=f"{told}, and pinning would save {percent(share)} of it")
-    return Found(share=share, certainty=0.9, evidence=(told, *_ways(run)))
+    return Found(share=share, certainty=0.9, computes=True, evidence=(told, *_ways(run)))
 
 
 def _ways(run: Evidence) -> tuple[str, ...]:

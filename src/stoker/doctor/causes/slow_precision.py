@@ -59,4 +59,4 @@ def judge(run: Evidence) -> Judgement:
     told = f"a step takes {duration(own)}; with {times}"
     if share < ALARM:
         return RuledOut(by=told)
-    return Found(share=share, certainty=0.85, evidence=(told,))
+    return Found(share=share, certainty=0.85, computes=True, evidence=(told,))

@@ -36,6 +36,7 @@ def judge(run: Evidence) -> Judgement:
     return Found(
         share=slowed * busy,
         certainty=0.9,
+        computes=True,
         evidence=(
             f"{told}, held down by {', '.join(reasons)}",
             f"the device is busy {percent(busy)} of a step",

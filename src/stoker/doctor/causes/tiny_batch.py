@@ -41,7 +41,7 @@ def judge(run: Evidence) -> Judgement:
     if trace is None:
         if growth is None or growth[0] > _FLAT or run.lost >= ALARM:
             return None
-        return Found(share=growth[2], certainty=0.7, evidence=(growth[1],))
+        return Found(share=growth[2], certainty=0.7, computes=True, evidence=(growth[1],))
     launching = trace.own - trace.allocating - trace.pinning
     told = (
         f"the device is busy {percent(trace.busy_share)} of a step with {trace.kernels:.0f} kernels of "
@@ -56,7 +56,7 @@ def judge(run: Evidence) -> Judgement:
     # After every wait the device begins with nothing to do: whether launches would keep up is not seen then.
     certainty = 0.9 if trace.syncs < 1 else 0.5
     evidence = (told,) if growth is None else (told, growth[1])
-    return Found(share=share, certainty=certainty, evidence=evidence)
+    return Found(share=share, certainty=certainty, computes=True, evidence=evidence)
 
 
 def _growth(run: Evidence) -> tuple[float, str, float] | None:

@@ -25,6 +25,7 @@ def conditions(
     *,
     emptied: bool,
     end: Callable[[BaseException], None],
+    sizes_alone: bool = False,
 ) -> Iterator[Condition]:
     """The driver's account first, which decides what else is worth asking; other sizes last: they may raise.
 
@@ -32,6 +33,15 @@ def conditions(
     """
     if observer.device is None:
         return
+    if not sizes_alone:
+        yield from _on_its_own_batches(observer, held, tell, emptied=emptied)
+    if held is not None:
+        yield from sizes(held, tell, end)
+
+
+def _on_its_own_batches(
+    observer: Observer, held: Held | None, tell: Callable[..., None], *, emptied: bool
+) -> Iterator[Condition]:
     traced = Traced(tell)
     yield traced
     trace = traced.trace
@@ -43,5 +53,3 @@ def conditions(
     roots: Any = observer.roots.modules()
     precision = trace is None or trace.busy_share >= _BUSY
     yield from variants(held, tell, roots=roots, precision=precision, emptied=emptied)
-    if held is not None:
-        yield from sizes(held, tell, end)

@@ -96,8 +96,9 @@ class ChannelsLast(Bf16):
         super().enter()
         for root in self._roots:
             for parameter in root.parameters():
-                if parameter.dim() in _LAST:
-                    parameter.data = parameter.data.contiguous(memory_format=_LAST[parameter.dim()])
+                parameter.data = _channels_last(parameter.data)
+                if parameter.grad is not None:
+                    parameter.grad = _channels_last(parameter.grad)
             self._hooks.append(root.register_forward_pre_hook(self._turn))
 
     def _turn(self, module: nn.Module, args: Any) -> Any:

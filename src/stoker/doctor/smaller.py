@@ -1,0 +1,57 @@
+"""A script that dies of the card's memory, run again with smaller batches: which run, and their peaks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stoker.doctor.device_evidence import read_sizes_that_ran
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.trial import Parts
+from stoker.scratch import Result
+
+# A quarter first: the sizes around it are tried in the same run, up to half of what died.
+_PARTS_OF_IT = (4, 16)
+_LEAST_SECONDS = 8.0
+_SIZES_ALONE = Parts(
+    warm_steps=1,
+    observe_steps=1,
+    observe_seconds=0.0,
+    observe_most=6.0,
+    replay_steps=1,
+    replay_seconds=0.0,
+    drain_seconds=0.0,
+    storage_seconds=0.0,
+    device=True,
+    sizes_alone=True,
+)
+
+
+def run_smaller(
+    hold: Callable[[str, Parts, float], Result],
+    name: str,
+    found: Evidence,
+    left: Callable[[], float],
+    tell: Callable[[str], None],
+) -> Evidence:
+    """The evidence with the sizes that ran, where the script has a loader whose batch can be set."""
+    overflow = found.overflow
+    if overflow is None or overflow.steps:
+        return found
+    if not overflow.samples or overflow.samples < 2:
+        return _without(found, "no loader whose batch could be made smaller")
+    for part in _PARTS_OF_IT:
+        batch = overflow.samples // part
+        if batch < 2:
+            return _without(found, f"a batch of {overflow.samples} cannot be cut into {part}")
+        if left() < _LEAST_SECONDS:
+            return _without(found, "the budget was used up before a smaller batch was run")
+        tell(f"it ran out of the card's memory; trying batches of {batch} in place of {overflow.samples}")
+        parts = replace(_SIZES_ALONE, batch=(batch, overflow.workers or 0))
+        result = hold(f"{name}-batch{batch}", parts, left())
+        points = read_sizes_that_ran(result.messages)
+        if points:
+            return replace(found, resized=points)
+    return _without(found, "no smaller batch ran either")
+
+
+def _without(found: Evidence, why: str) -> Evidence:
+    return replace(found, missing={**found.missing, "resize": why})

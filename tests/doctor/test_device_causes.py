@@ -1,0 +1,249 @@
+"""The causes of a GPU judged by numbers alone: each by its evidence, and not by its look-alike's."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from stoker.doctor.causes import (
+    allocator_churn,
+    gpu_contention,
+    host_sync,
+    pageable_copy,
+    slow_precision,
+    throttled_clocks,
+    tiny_batch,
+    vram_overflow,
+)
+from stoker.doctor.device import (
+    Allocator,
+    Clocks,
+    Copied,
+    Others,
+    Overflow,
+    SizePoint,
+    Sync,
+    Trace,
+)
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import Found, RuledOut
+from stoker.doctor.verdict import reach
+
+GIB = 1 << 30
+ALONE = Others(total=140 * GIB, bytes=0, busy=0.0, holders=())
+DEVICE = (
+    allocator_churn, gpu_contention, host_sync, pageable_copy, slow_precision, throttled_clocks, tiny_batch,
+    vram_overflow,
+)  # fmt: skip
+
+
+def traced(**more: Any) -> Trace:
+    """A step of 10 ms in which the device is busy for 9.8 and the host for 4."""
+    plain = Trace(
+        steps=12, wall=0.010, busy=0.0098, host=0.004, kernels=200.0, kernel=49e-6, syncs=0.0, waited=0.0,
+        gap=0.0, copy_waited=0.0, pageable_bytes=0.0, pinned_bytes=0.0, copying=0.0, pinning=0.0,
+        allocations=0.0, allocating=0.0,
+    )  # fmt: skip
+    return replace(plain, **more)
+
+
+def on_gpu(**more: Any) -> Evidence:
+    """A run that uses what the card has, in a precision that cannot be bettered."""
+    plain = Evidence(
+        step=0.010,
+        shares={"wait": None, "copy": 0.0, "forward": 0.4, "backward": 0.5, "update": 0.05, "other": 0.05},
+        steps=300,
+        trace=traced(),
+        variants={"as it is": 0.010, "tf32": 0.010, "bf16": 0.0099},
+        others=ALONE,
+        allocator=Allocator(retries=0, device_allocs=0.0, empty_cache=0.0),
+        process={"parameters": {"float32": 100}, "on_gpu": True},
+        growth=1.0,
+        stalls=0.0,
+    )
+    return replace(plain, **more)
+
+
+# The host stands for 6 ms in waits of a step of 10 in which the device works for 4.
+WAITING = traced(busy=0.004, host=0.010, waited=0.006, syncs=12.0, gap=0.005)
+LAUNCHING = traced(busy=0.002, host=0.0099, kernels=400.0, kernel=5e-6)
+COPYING = traced(busy=0.007, host=0.0095, copy_waited=0.006, pageable_bytes=5e7, copying=0.006)
+MOVED = Copied(bytes=50_000_000, pinned=0.001, pageable=0.0057, pinning=0.012)
+
+
+@pytest.mark.parametrize(
+    ("run", "cause"),
+    [
+        (on_gpu(), "compute-bound"),
+        (on_gpu(trace=WAITING, syncs=(Sync(line="train.py:42", each=12.0),)), "host-sync"),
+        (on_gpu(trace=LAUNCHING, variants=None), "tiny-batch"),
+        (on_gpu(trace=COPYING, copied=MOVED), "pageable-copy"),
+        (on_gpu(trace=traced(busy=0.003, host=0.0098, pinning=0.006, pinned_bytes=5e7)), "pageable-copy"),
+        (on_gpu(others=replace(ALONE, bytes=2 * GIB, busy=0.97)), "gpu-contention"),
+        (on_gpu(variants={"as it is": 0.010, "tf32": 0.006, "bf16": 0.003}), "slow-precision"),
+        (on_gpu(process={"parameters": {"float64": 100}, "on_gpu": True}), "slow-precision"),
+        (
+            on_gpu(
+                trace=traced(busy=0.004, host=0.0099, allocations=30.0, allocating=0.005),
+                allocator=Allocator(
+                    retries=0, device_allocs=28.0, empty_cache=1.0, empty_cache_line="t.py:9"
+                ),
+                variants={"as it is": 0.010, "kept_cache": 0.0045},
+            ),
+            "allocator-churn",
+        ),
+        (
+            on_gpu(clocks=Clocks(mhz=1200.0, most_mhz=1980, held=(("sw_thermal", 0.9),))),
+            "throttled-clocks",
+        ),
+    ],
+)
+def test_a_cause_is_named_first_by_its_own_evidence(run: Evidence, cause: str) -> None:
+    """Each by what the driver, the counters and the experiments told."""
+    assert reach(run).cause == cause
+
+
+def test_a_device_that_is_busy_all_along_has_no_sync_to_blame() -> None:
+    """The host waits in every step, for a device that has no gaps: that is only where waiting is booked."""
+    run = on_gpu(trace=traced(syncs=1.0, waited=0.006, host=0.0099, gap=0.0001))
+    assert isinstance(host_sync.judge(run), RuledOut)
+    assert reach(run).cause == "compute-bound"
+
+
+def test_a_sync_names_its_line() -> None:
+    """What to change is a line of the script."""
+    found = host_sync.judge(on_gpu(trace=WAITING, syncs=(Sync(line="train.py:42", each=12.0),)))
+    assert isinstance(found, Found)
+    assert any("train.py:42" in line for line in found.evidence)
+    assert found.share == pytest.approx(0.6)
+
+
+def test_waits_in_a_loop_that_launches_all_the_time_cost_little() -> None:
+    """Without them the host would still need nearly the whole step: they are not the cause."""
+    run = on_gpu(trace=traced(busy=0.002, host=0.010, waited=0.0005, syncs=3.0, kernel=5e-6))
+    assert isinstance(host_sync.judge(run), RuledOut)
+
+
+def test_a_step_that_grows_with_its_batch_is_not_launch_bound() -> None:
+    """Twice the samples in twice the time, whatever the trace says of small kernels."""
+    grows = (SizePoint(32, 0.010, None), SizePoint(16, 0.0055, None), SizePoint(64, 0.0195, None))
+    flat = (SizePoint(32, 0.010, None), SizePoint(16, 0.010, None), SizePoint(64, 0.0101, None))
+    assert isinstance(tiny_batch.judge(on_gpu(trace=LAUNCHING, resized=grows)), RuledOut)
+    assert isinstance(tiny_batch.judge(on_gpu(trace=LAUNCHING, resized=flat)), Found)
+
+
+def test_small_copies_and_pinned_ones_are_no_fault() -> None:
+    """Pinning gains nothing where little is moved, or where it is pinned already."""
+    assert isinstance(pageable_copy.judge(on_gpu(trace=traced(pageable_bytes=1000.0))), RuledOut)
+    assert isinstance(pageable_copy.judge(on_gpu(trace=traced(pinned_bytes=5e7, copying=0.001))), RuledOut)
+    quick = Copied(bytes=1_000_000, pinned=0.0001, pageable=0.0002, pinning=0.0004)
+    small = traced(pageable_bytes=1e6, copy_waited=0.0002)
+    assert isinstance(pageable_copy.judge(on_gpu(trace=small, copied=quick)), RuledOut)
+
+
+def test_a_pageable_copy_is_not_told_without_having_moved_the_bytes() -> None:
+    """Not measured is not "no"."""
+    assert pageable_copy.judge(on_gpu(trace=COPYING)) is None
+
+
+OWN = Overflow(asked=2 * GIB, reserved=139 * GIB, allowed=140 * GIB, text="CUDA out of memory.")
+HELD = Others(
+    total=140 * GIB, bytes=136 * GIB, busy=0.0, holders=("pid 7 of ann (notebook x.ipynb) holds 136 GB",)
+)
+SMALL = Overflow(asked=GIB, reserved=2 * GIB, allowed=140 * GIB, text="CUDA out of memory.")
+CAPPED = Overflow(asked=GIB, reserved=int(2.5 * GIB), allowed=3 * GIB, text="CUDA out of memory.")
+
+
+def dead(**more: Any) -> Evidence:
+    """A run that died before its first step."""
+    return Evidence(step=inf, shares={}, **more)
+
+
+@pytest.mark.parametrize(
+    ("run", "cause"),
+    [
+        (dead(overflow=OWN, others=ALONE), "vram-overflow"),
+        (dead(overflow=CAPPED, others=ALONE), "vram-overflow"),
+        (dead(overflow=SMALL, others=HELD), "gpu-contention"),
+        (dead(overflow=OWN, others=HELD), "vram-overflow"),
+    ],
+)
+def test_a_death_of_memory_is_put_down_to_whoever_holds_it(run: Evidence, cause: str) -> None:
+    """The script's own need over the card is its own doing; what others hold explains only the rest."""
+    verdict = reach(run)
+    assert verdict.cause == cause
+    other = {"vram-overflow": "gpu-contention", "gpu-contention": "vram-overflow"}[cause]
+    assert other not in [one.cause for one in verdict.named]
+
+
+def test_who_holds_the_card_is_named() -> None:
+    """The notebook is in the evidence; where the driver hides it, that is said."""
+    found = gpu_contention.judge(dead(overflow=SMALL, others=HELD))
+    assert isinstance(found, Found)
+    assert any("x.ipynb" in line for line in found.evidence)
+    hidden = gpu_contention.judge(
+        dead(overflow=SMALL, others=replace(HELD, holders=None, reason="a container"))
+    )
+    assert isinstance(hidden, Found)
+    assert any("a container" in line for line in hidden.evidence)
+
+
+def test_a_death_of_memory_with_nobody_told_of_is_not_certain() -> None:
+    """The script held little, and what others held was not to be told."""
+    found = vram_overflow.judge(dead(overflow=SMALL))
+    assert isinstance(found, Found)
+    assert found.certainty <= 0.5
+    assert gpu_contention.judge(dead(overflow=SMALL)) is None
+
+
+def test_sizes_that_ran_are_told() -> None:
+    """Of a script that dies, with what each needed."""
+    found = vram_overflow.judge(dead(overflow=OWN, others=ALONE, resized=(SizePoint(4, 1.0, 90 * GIB),)))
+    assert isinstance(found, Found)
+    assert any("4 samples" in line for line in found.evidence)
+
+
+def test_retries_near_the_limit_are_an_overflow_that_lives() -> None:
+    """Allocations tried twice with the card nearly full; with room they are not."""
+    full = Allocator(retries=40, device_allocs=3.0, reserved_peak=135 * GIB)
+    assert isinstance(vram_overflow.judge(on_gpu(allocator=full)), Found)
+    assert isinstance(vram_overflow.judge(on_gpu(allocator=replace(full, reserved_peak=GIB))), RuledOut)
+
+
+def test_a_holder_that_does_nothing_is_no_cause_while_there_is_room() -> None:
+    """Memory that others hold costs nothing by itself."""
+    assert isinstance(gpu_contention.judge(on_gpu(others=replace(ALONE, bytes=30 * GIB))), RuledOut)
+
+
+def test_a_power_cap_at_the_cards_own_limit_is_no_fault() -> None:
+    """A card under full load lowers its clock as it should; one that was capped lower is slowed."""
+    capped = Clocks(mhz=1400.0, most_mhz=1980, held=(("power_cap", 1.0),), power_limit_w=700.0,
+                    power_default_w=700.0)  # fmt: skip
+    assert isinstance(throttled_clocks.judge(on_gpu(clocks=capped)), RuledOut)
+    lowered = replace(capped, power_limit_w=350.0)
+    assert isinstance(throttled_clocks.judge(on_gpu(clocks=lowered)), Found)
+
+
+def test_precision_is_of_no_matter_while_the_device_is_idle() -> None:
+    """Switches that were not tried because the device waits are ruled out by that; else nothing is told."""
+    assert isinstance(slow_precision.judge(on_gpu(trace=LAUNCHING, variants=None)), RuledOut)
+    assert slow_precision.judge(on_gpu(variants=None)) is None
+
+
+def test_without_a_gpu_its_causes_are_ruled_out_and_without_a_look_they_are_not() -> None:
+    """A model on CPUs has none of them; of a record alone nothing is said."""
+    host = Evidence(step=0.01, shares={"wait": 0.0}, process={"parameters": {"float32": 1}, "on_gpu": False})
+    for cause in DEVICE:
+        assert isinstance(cause.judge(host), RuledOut), cause.ID
+    unseen = Evidence(step=0.01, shares={"wait": 0.0})
+    for cause in DEVICE:
+        assert cause.judge(unseen) is None, cause.ID
+
+
+def test_the_ceiling_after_a_cure_within_computing_is_above_the_old_one() -> None:
+    """With held batches a step takes 10 ms; in another precision 3."""
+    run = on_gpu(variants={"as it is": 0.010, "bf16": 0.003}, compute=0.010)
+    named = reach(run).named[0]
+    assert named.cause == "slow-precision"
+    assert named.ceiling_after == pytest.approx(1 / 0.003, rel=0.01)
