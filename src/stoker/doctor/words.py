@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.doctor.examination import Diagnosis
+from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
 
@@ -38,6 +39,10 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
             f"{name} alone", duration(None if ceiling is None else 1 / ceiling), text or rate(ceiling, "step")
         )
     console.print(table)
+    if diagnosis.plan is not None:
+        show_plan(diagnosis.plan, console)
+    if diagnosis.budget is not None:
+        show_budget(diagnosis.budget, console)
     shares = Text("where the step goes: ")
     shares.append(", ".join(f"{name} {percent(run.shares[name])}" for name in PHASES))
     console.print(shares)

@@ -1,0 +1,128 @@
+"""The plan: three options by what may change, impossible ones told, and nothing for a healthy run."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from stoker.doctor.budget import Budget, Ram, Vram
+from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.plan import KINDS, Plan, draw_up
+from stoker.doctor.plan_words import show_budget, show_plan
+from stoker.doctor.verdict import reach
+
+ROOMY = Budget(vram=Vram(), ram=Ram())
+
+
+def slow(**more: Any) -> Evidence:
+    """A step of 40 ms of which 30 are waiting for 2 workers that read; the model alone takes 10."""
+    plain = Evidence(
+        step=0.04,
+        shares={"wait": 0.75, "copy": 0.0, "forward": 0.1, "backward": 0.1, "update": 0.02, "other": 0.03},
+        steps=100,
+        samples=32.0,
+        compute=0.01,
+        loader=0.04,
+        loader_with=(4, 0.02),
+        drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, epochs=1, prefetch=2, length=500),
+        making={
+            "batches": 50, "read": 0.076, "transform": 0.002, "collate": 0.002, "queued": 0.0,
+            "handoff": 0.0005, "pin": None, "cpu": 0.004, "bytes": 1e6, "disk": 0.0, "faults": 0.0,
+            "calls": {"item": 32.0},
+        },
+        host={"cpus": 8, "usable_cores": 8.0, "quota_cores": None, "cpuset_cores": 8},
+        growth=1.0,
+        stalls=0.0,
+        process={"affinity": 8, "parameters": {"float32": 100}},
+    )  # fmt: skip
+    return replace(plain, **more)
+
+
+def plan_for(run: Evidence, budget: Budget = ROOMY, **more: Any) -> Plan:
+    return draw_up(reach(run), run, budget, **more)
+
+
+def test_every_option_has_what_the_design_names() -> None:
+    """Changes with lines that apply them, a rate with its interval, times, memory, kind and risk."""
+    told = plan_for(slow(), steps=10_000).to_json()
+    assert [option["name"] for option in told["options"]] == ["conservative", "moderate", "aggressive"]
+    first = told["options"][0]
+    assert first["changes"][0]["change"] == "num_workers"
+    assert first["changes"][0]["value"] == 4
+    assert first["changes"][0]["apply"] == ["DataLoader(..., num_workers=4)"]
+    assert first["predicted"]["mid"] == pytest.approx(50)
+    assert first["predicted"]["low"] < 50 < first["predicted"]["high"]
+    assert first["epoch"]["mid"] == pytest.approx(10)
+    assert first["total"]["mid"] == pytest.approx(200)
+    assert told["epoch"] == pytest.approx(20)
+    assert first["kind"] == "same"
+    assert set(first["ram"]) == set(first["vram"]) == {"need", "free", "fits"}
+    assert first["risk"]
+
+
+def test_options_allow_more_and_more() -> None:
+    """The first only what leaves the maths alone; only the last what changes the optimization."""
+    run = slow(shares={"wait": 0.0, "forward": 0.4, "backward": 0.5}, compute=0.04, loader=0.01, padding=0.5)
+    options = {option.name: option for option in plan_for(run).options}
+    assert options["conservative"].changes == ()
+    assert [step.change for step in options["aggressive"].changes] == ["bucket"]
+    assert "learning rate" in options["aggressive"].changes[0].consequences
+    for option in options.values():
+        assert all(KINDS.index(step.kind) <= KINDS.index(option.kind) for step in option.changes)
+
+
+def test_options_that_are_alike_are_said_to_be() -> None:
+    """Where nothing else is to be had at a greater risk."""
+    run = slow(shares={"wait": 0.0, "other": 0.6}, compute=0.04, loader=0.01, stalls=0.55, stall_every=10)
+    first, second, third = plan_for(run).options
+    assert first.alike is None
+    assert (second.alike, third.alike) == ("conservative", "conservative")
+
+
+def test_a_healthy_run_has_nothing_worth_changing() -> None:
+    """No options, and it is said."""
+    plan = plan_for(slow(shares={"wait": 0.01}, compute=0.0398, loader=0.02))
+    assert (plan.options, plan.summary) == ((), "nothing is worth changing")
+
+
+def test_no_worker_is_proposed_that_memory_has_no_room_for() -> None:
+    """With room for some, so many; with room for none, another way or nothing."""
+    one_more = Budget(vram=Vram(), ram=Ram(most_workers=3, limited_by="memory"))
+    (step,) = plan_for(slow(), one_more).options[0].changes
+    assert (step.change, step.value) == ("num_workers", 3)
+    none_more = Budget(vram=Vram(), ram=Ram(most_workers=2, limited_by="/dev/shm"))
+    plan = plan_for(slow(), none_more)
+    assert all(step.change != "num_workers" for option in plan.options for step in option.changes)
+    assert any("/dev/shm has room for 2" in note for note in plan.notes)
+
+
+def test_what_gains_nothing_is_not_proposed() -> None:
+    """A stall hides a loader that is as slow: without the stall the loop waits for that."""
+    run = slow(shares={"wait": 0.0, "other": 0.6}, compute=0.04, loader=0.0398, stalls=0.55, stall_every=10)
+    plan = plan_for(run)
+    assert plan.options == ()
+    assert "no change" in plan.summary
+    assert any("loader" in note for note in plan.notes)
+
+
+def test_a_run_that_died_is_planned_for_without_rates() -> None:
+    """It never made a step: nothing is predicted, and nothing is infinite in it."""
+    run = Evidence(step=float("inf"), shares={})
+    plan = draw_up(reach(run), run, ROOMY, steps=100)
+    assert (plan.epoch, plan.total) == (None, None)
+
+
+def test_a_plan_reads_well_in_a_terminal() -> None:
+    """Options with their rates, lines to write, warnings; nothing of what was not measured but n/a."""
+    console = Console(width=110, record=True, file=None, quiet=False, force_terminal=False)
+    ram = Ram(count=2, main=10**9, each_worker=3 * 10**8, each_queue=10**7, need=1_620_000_000, free=10**10,
+              most_workers=29, limited_by="memory")  # fmt: skip
+    with console.capture() as caught:
+        show_plan(plan_for(slow()), console)
+        show_budget(Budget(vram=Vram(), ram=ram), console)
+    text = caught.get()
+    assert "DataLoader(..., num_workers=4)" in text
+    assert "now 25.0 steps/s" in text
+    assert "room for 29 workers (memory)" in text
+    assert "None" not in text
