@@ -183,3 +183,9 @@ def test_an_interval_is_as_wide_as_what_was_measured_and_learnt(spread: float, w
 def test_an_interval_is_json() -> None:
     """By the names of the design."""
     assert Interval(low=1, mid=2, high=3).to_json() == {"low": 1, "mid": 2, "high": 3}
+
+
+def test_a_loader_that_could_not_be_drained_leaves_what_was_observed() -> None:
+    """Epochs shorter than the queue: what starting workers took is known all the same."""
+    run = loop(step=0.04, startup=0.5, loader=None)
+    assert rate(run, Change(change="persistent_workers", value=True)) == pytest.approx(1 / 0.0204)

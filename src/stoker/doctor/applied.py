@@ -2,7 +2,8 @@
 
 The first steps are dropped. A stretch has at least 50 steps, and as many as two queues hold; it is of whole
 turns of the workers, and of whole epochs where they are short. Its rate is steps over wall time, and the rate
-of a run the median over its stretches: never over its steps, of which one may wait for many.
+of a run the median over its stretches: never over its steps, of which one may wait for many. Stretches during
+which other processes used the machine are left out where there are others.
 """
 
 import atexit
@@ -17,6 +18,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker.doctor import overrides
+from stoker.doctor.foreign import FEW, foreign_cores
 from stoker.errors import DiagnosisFailed
 from stoker.scratch import Child, Guards, Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
@@ -37,6 +39,8 @@ class Applied:
     stretch_steps: int
     rates: tuple[float, ...]
     steps: int
+    # Stretches that were left out because other processes used the machine.
+    disturbed: int = 0
 
     @property
     def rate(self) -> float:
@@ -51,6 +55,7 @@ class Applied:
             "rates": list(self.rates),
             "stretch_steps": self.stretch_steps,
             "steps": self.steps,
+            "disturbed": self.disturbed,
         }
 
 
@@ -92,11 +97,18 @@ def apply(
     times = [step.t for step in rank.steps()][WARM_STEPS - 1 :]
     length = stretch_steps(rank.about.get("loaders") or [], len(times) - 1)
     rates = rates_of(times, length)
+    quiet = quiet_ones(times, length, list(rank.resources()))
     if not rates:
         raise DiagnosisFailed(
             _why(command, settings, result, f"{len(times)} steps after the first make no stretch of {length}")
         )
-    return Applied(settings=settings, stretch_steps=length, rates=rates, steps=len(times) - 1)
+    return Applied(
+        settings=settings,
+        stretch_steps=length,
+        rates=tuple(rate for rate, is_quiet in zip(rates, quiet, strict=True) if is_quiet) or rates,
+        steps=len(times) - 1,
+        disturbed=quiet.count(False),
+    )
 
 
 def stretch_steps(loaders: Sequence[Mapping[str, Any]], made: int) -> int:
@@ -118,6 +130,15 @@ def rates_of(times: Sequence[float], length: int) -> tuple[float, ...]:
     """Steps a second of each whole stretch, by the moments at which steps ended."""
     ends = range(length, len(times), length)
     return tuple(length / (times[end] - times[end - length]) for end in ends)
+
+
+def quiet_ones(times: Sequence[float], length: int, lines: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Of each stretch, whether other processes left the machine to it; counters are read once a second."""
+    found = []
+    for end in range(length, len(times), length):
+        others = foreign_cores(lines, times[end - length] - 1.0, times[end] + 1.0)
+        found.append(others is None or others <= FEW)
+    return found
 
 
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:

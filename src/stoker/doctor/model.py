@@ -135,7 +135,7 @@ def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | N
         return None
     before, after = now.seconds(run), then.seconds(run)
     if after is None:
-        return None
+        return _as_observed(run, changes)
     stays = 1.0
     if run.step_with is not None and then.workers == run.step_with[0] != now.workers:
         modelled = replace(now, workers=then.workers).seconds(run)

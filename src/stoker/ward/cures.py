@@ -15,21 +15,25 @@ from typing import Any
 
 from stoker.doctor import overrides
 from stoker.doctor.calibration import Score, errors_of
+from stoker.doctor.foreign import FEW
 from stoker.errors import BenchFailed
 from stoker.ward.case import NO_ALARM, Case
 from stoker.ward.catalogue import Prepared, injectable, prepared
 from stoker.ward.rounds import BUDGET
 
 _PATIENCE = 150.0
-# Seconds that a change is measured for, in each of two runs.
+# Seconds that a change is measured for.
 _SECONDS = 8.0
+# How often what was measured while other processes used the machine is measured again.
+_AGAIN = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
     """One cure: the rate that was predicted, and the one that was measured, in steps a second.
 
-    `way` is `setting` or `script`. `before` is the rate that the doctor saw, `spread` how much that varied.
+    `way` is `setting` or `script`. `before` is the rate that the doctor saw, `spread` how much that varied,
+    `foreign` the cores that other processes used meanwhile.
     """
 
     case: str
@@ -39,6 +43,7 @@ class Tried:
     way: str | None = None
     before: float | None = None
     spread: float | None = None
+    foreign: float | None = None
     predicted: float | None = None
     measured: float | None = None
     rates: tuple[float, ...] = ()
@@ -82,13 +87,14 @@ def try_cure(case: Case) -> Tried:
         return Tried(case=case.id, reason=reason)
     try:
         with prepared(case) as ready:
-            told = _run(ready, "stoker", "doctor", "--json", "--budget", str(BUDGET))
+            told = _ask(ready)
             step = _step_of(told)
             known = Tried(
                 case=case.id,
                 said=told["verdict"]["cause"],
                 before=told["rate"],
                 spread=told["spread"],
+                foreign=told["foreign_cores"],
                 reason=None if step is not None else "the plan has no change with a predicted rate",
             )
             if step is None:
@@ -97,12 +103,12 @@ def try_cure(case: Case) -> Tried:
             settings = {step["change"]: step["value"]} if is_setting else {}
             workers = (told["loader"] or {}).get("workers")
             if is_setting:
-                rates = _measure(ready, settings, workers) + _measure(ready, settings, workers)
+                rates = _measure(ready, settings, workers)
         if not is_setting:
             if case.neutral is None or known.said != case.cause:
                 return _with(known, step, reason="no neutral form of this cause to try the cure by")
             with prepared(case.without_cause()) as ready:
-                rates = _measure(ready, {}, None) + _measure(ready, {}, None)
+                rates = _measure(ready, {}, None)
             rates = [rate * case.neutral.steps for rate in rates]
     except BenchFailed as error:
         return Tried(case=case.id, reason=str(error))
@@ -138,9 +144,22 @@ def _with(known: Tried, step: Mapping[str, Any], **more: Any) -> Tried:
     return Tried(**{**vars(known), "limit": step.get("limit"), **told, **more})
 
 
+def _ask(ready: Prepared) -> Mapping[str, Any]:
+    """What the doctor says of a case, on a machine left to it if that can be had."""
+    for _ in range(_AGAIN):
+        told = _run(ready, "stoker", "doctor", "--json", "--no-report", "--budget", str(BUDGET))
+        if (told["foreign_cores"] or 0.0) <= FEW:
+            break
+    return told
+
+
 def _measure(ready: Prepared, settings: Mapping[str, Any], workers: int | None) -> list[float]:
     asked = json.dumps({"settings": dict(settings), "workers": workers, "seconds": _SECONDS})
-    return list(_run(ready, "stoker.ward.trying", asked)["rates"])
+    for _ in range(_AGAIN):
+        told = _run(ready, "stoker.ward.trying", asked)
+        if told["disturbed"] < len(told["rates"]):
+            break
+    return list(told["rates"])
 
 
 def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:
