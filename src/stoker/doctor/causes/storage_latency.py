@@ -1,6 +1,7 @@
 """Reads wait for the disk, the network or a mount."""
 
 from stoker.doctor.evidence import Evidence
+from stoker.doctor.experiments.passes import Pass
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
 
@@ -34,10 +35,12 @@ def judge(run: Evidence) -> Judgement:
     asked, disk, faults = run.making.get("bytes"), run.making.get("disk"), run.making.get("faults")
     evidence = [f"{percent(read)} of making a batch is reading, with the CPU busy {percent(run.busy)} of it"]
     certainty = 0.4
-    received = run.reread.again.received if run.reread is not None else None
+    received = None if run.again is None else run.again.received
     if asked and disk is not None and disk > 0.5 * asked:
         evidence.append(f"{percent(disk / asked)} of the bytes read came from the disk")
         certainty = 0.85
+        if run.again is not None and (run.again.disk or 0.0) > 0.5 * disk:
+            evidence.append("read again a moment later, the same samples come from the disk again")
     elif faults and faults >= 1:
         evidence.append(f"{faults:.3g} pages a batch had to come from the disk under a memory map")
         certainty = 0.85
@@ -56,18 +59,26 @@ def judge(run: Evidence) -> Judgement:
 
 def _from_memory(run: Evidence) -> RuledOut | None:
     """Whether the same samples, read again or read cold, show that storage is not what takes the time."""
-    if run.reread is None or run.make is None:
+    again = run.again
+    if again is None or run.reread is None or run.make is None:
         return None
-    again, warm, cold = run.reread.again, run.reread.warm, run.reread.cold
-    if warm is not None and cold is not None and cold.seconds < _AS_FAST * warm.seconds:
+    warm, cold = run.reread.warm, run.reread.cold
+    if warm is None:
+        return None
+    # A warm pass off the CPU waits for something that no page cache holds.
+    if cold is not None and _was_cold(cold) and warm.busy > 0.5 and cold.seconds < _AS_FAST * warm.seconds:
         return RuledOut(
-            by=f"a batch takes {duration(warm.seconds)} from memory and {duration(cold.seconds)} from storage"
+            by=f"a batch takes {duration(warm.seconds)} from memory, {duration(cold.seconds)} from a disk"
         )
     first = run.make - (run.making.get("queued") or 0.0)
-    near = not (again.disk or again.faults or (again.received or 0.0) > _SOME)
-    if near and again.seconds < 0.5 * first:
+    if again.seconds < 0.5 * first and (again.received or 0.0) < _SOME:
         return RuledOut(
             by=f"the same samples read again came from memory, in {duration(again.seconds)} where a batch "
             f"took {duration(first)}"
         )
     return None
+
+
+def _was_cold(made: Pass) -> bool:
+    """Whether most of it came from a disk, or from one under a memory map."""
+    return (made.disk or 0.0) > 0.5 * (made.asked or 0.0) or (made.faults or 0.0) >= 1

@@ -29,6 +29,8 @@ _LONGEST_PATH = 1_024
 _MOST_EVICTED = 256 << 20
 # What may stay in it for a pass to count as cold.
 _MOST_LEFT = 0.1
+# Nobody keeps a dataset there; locale tables and certificates are read from there.
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/usr/", "/lib", "/etc/", f"{sys.prefix}/", f"{sys.base_prefix}/lib/")
 _CODE = (".py", ".pyc", ".so")
 
 
@@ -52,7 +54,7 @@ def regular(paths: set[str]) -> dict[tuple[int, int], tuple[str, int]]:
     """Path and size of those that are files with data, each file once."""
     found = {}
     for path in paths:
-        if path.endswith(_CODE) or path.startswith(("/proc/", "/sys/", "/dev/")):
+        if path.endswith(_CODE) or path.startswith(_SYSTEM):
             continue
         try:
             told = os.stat(path)

@@ -19,6 +19,7 @@ _FROM_DISK = 0.1
 
 def reread(maker: Maker, seconds: float) -> Generator[Telling, None, tuple[Pass, set[str]]]:
     """The same samples, and once more where they came from a disk; return the first pass, and its files."""
+    maker.make(maker.indices[0])  # what is opened, imported or connected once is no part of a batch
     opened = files.OpenedFiles()
     opened.listening = True
     again = maker.over(maker.indices, seconds)
@@ -26,10 +27,11 @@ def reread(maker: Maker, seconds: float) -> Generator[Telling, None, tuple[Pass,
     yield "again", again.to_json()
     paths = opened.paths | files.open_here()
     yield "held", files.held_by(maker.dataset, paths)
-    if again.disk is not None and again.asked and again.disk < _FROM_DISK * again.asked:
-        yield "warm", again.to_json()
+    warm = again if _from_memory(again) else maker.over(maker.indices[: again.batches], seconds)
+    if _from_memory(warm):
+        yield from _counting("warm", warm, again)
     else:
-        yield from _counting("warm", maker.over(maker.indices[: again.batches], seconds), again)
+        yield "not warm", "what was read a moment before is not known to come from memory"
     return again, paths
 
 
@@ -40,6 +42,13 @@ def reread_cold(maker: Maker, again: Pass, paths: set[str], seconds: float) -> I
         yield "not cold", why
     else:
         yield from _counting("cold", maker.over(maker.indices[: again.batches], seconds), again)
+
+
+def _from_memory(made: Pass) -> bool:
+    """Whether it is known that next to nothing came from a disk."""
+    if made.disk is None or made.faults is None:
+        return False
+    return made.disk <= _FROM_DISK * (made.asked or 0.0) and made.faults < 1
 
 
 def _counting(name: str, made: Pass, again: Pass) -> Iterator[Telling]:
