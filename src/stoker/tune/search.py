@@ -1,0 +1,205 @@
+"""Which change to try next, by the diagnosis and by what was measured so far. Pure.
+
+A change at a time, over what was kept before it. A number (workers, prefetch) is climbed: from where the
+model says it is best, on up while that is faster, then once down. What the evidence says cannot help is not
+tried, and said so.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker.changes import ALL, Kind
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.finding import ALARM
+from stoker.doctor.model import Change, Interval, predict
+from stoker.doctor.verdict import Verdict
+
+# Headroom under which nothing more is worth a trial.
+ENOUGH = 0.05
+_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+# Workers may sleep on reads: more than cores, where reads are what takes long.
+_MOST_PER_CORE = 8
+# Of the step, for workers that start anew to be worth a trial.
+_STARTUP = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A change to try, why, and the rate that is predicted for it, as a ratio of the script's own."""
+
+    change: str
+    value: Any
+    why: str
+    predicted: Interval | None = None
+
+    @property
+    def name(self) -> str:
+        """As it is written in the settings."""
+        return f"{self.change} = {str(self.value).lower() if isinstance(self.value, bool) else self.value!r}"
+
+
+@dataclass
+class Search:
+    """Yields candidates; is told what came of each before the next.
+
+    >>> for candidate in search.candidates():             # doctest: +SKIP
+    ...     search.tell(candidate, was_faster)
+    """
+
+    verdict: Verdict
+    run: Evidence
+    kinds: frozenset[Kind]
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+    not_tried: list[str] = field(default_factory=list)
+    _faster: dict[str, bool] = field(default_factory=dict)
+
+    def tell(self, candidate: Candidate, *, faster: bool) -> None:
+        """What came of a candidate; one that was faster is kept."""
+        self._faster[candidate.name] = faster
+        if faster:
+            self.kept[candidate.change] = candidate.value
+
+    def candidates(self) -> Iterator[Candidate]:
+        """One after the other."""
+        for wanted in (
+            self._threads,
+            self._affinity,
+            self._workers,
+            self._startup,
+            self._prefetch,
+            self._pinning,
+        ):
+            yield from wanted()
+        yield from self._numerics()
+
+    # --- one change each ------------------------------------------------------------------------------------
+
+    def _threads(self) -> Iterator[Candidate]:
+        if self._named("thread-oversubscription"):
+            cores = max(1, int(self.run.host.get("usable_cores") or 1))
+            yield from self._each("worker_threads", (1,), "more threads than cores")
+            yield from self._each("threads", (cores, max(1, cores // 2)), "more threads than cores")
+
+    def _affinity(self) -> Iterator[Candidate]:
+        if self._named("cpu-affinity"):
+            yield from self._each("worker_affinity", ("all",), "workers sit on fewer cores than there are")
+
+    def _workers(self) -> Iterator[Candidate]:
+        if self.run.drawn is None or self.run.drawn.workers is None:
+            self.not_tried.append("num_workers: no DataLoader was drawn from")
+            return
+        if self.run.lost < ALARM:
+            self.not_tried.append(
+                f"num_workers: {self.run.lost:.0%} of the step is lost to waiting for batches"
+            )
+            return
+        ladder = self._ladder()
+        start = self._best_predicted(ladder)
+        if start is None:
+            with_more = self.verdict.eliminated.get("too-few-workers")
+            self.not_tried.append(f"num_workers: more won't help: {with_more or 'none is predicted to gain'}")
+            return
+        yield from self._climb("num_workers", ladder, start, "the loop waits for batches")
+
+    def _startup(self) -> Iterator[Candidate]:
+        if self.run.startup >= _STARTUP and not (self.run.drawn is not None and self.run.drawn.persistent):
+            why = f"{self.run.startup:.0%} of the time workers are being started"
+            yield from self._each("persistent_workers", (True,), why)
+            if self._named("worker-startup"):
+                yield from self._each("start_method", ("forkserver", "fork"), why)
+
+    def _prefetch(self) -> Iterator[Candidate]:
+        workers = self.kept.get("num_workers", self.run.workers)
+        if not workers or self.run.lost < ALARM:
+            return
+        had = (self.run.drawn.prefetch if self.run.drawn is not None else None) or 2
+        ladder = [value for value in (1, 2, 4, 8, 16) if value != had]
+        start = min((value for value in ladder if value > had), default=None)
+        if start is not None:
+            yield from self._climb("prefetch_factor", ladder, start, "batches take unevenly long to make")
+
+    def _pinning(self) -> Iterator[Candidate]:
+        pinned = self.run.drawn.pinned if self.run.drawn is not None else None
+        if pinned is not None and self._named("pageable-copy"):
+            yield from self._each("pin_memory", (not pinned,), "copies to the device take long")
+
+    def _numerics(self) -> Iterator[Candidate]:
+        if self.run.lost >= ALARM and not self.kept:
+            self.not_tried.append("precision, layout, compile: the loop waits for data, not for the device")
+            return
+        why = "computing is what takes long"
+        yield from self._each("tf32", (True,), why)
+        yield from self._each("autocast", ("bf16",), why)
+        yield from self._each("channels_last", (True,), why)
+        yield from self._each("fused_optimizer", (True,), why)
+        yield from self._each("cudnn_benchmark", (True,), why)
+        yield from self._each("compile", ("default",), why)
+
+    # --- how values are gone through ------------------------------------------------------------------------
+
+    def _climb(self, change: str, ladder: Sequence[int], start: int, why: str) -> Iterator[Candidate]:
+        """From a value up while it is faster, then once down from the best."""
+        at = ladder.index(start)
+        yield from self._each(change, (start,), why)
+        while self.kept.get(change) == ladder[at] and at + 1 < len(ladder):
+            at += 1
+            yield from self._each(change, (ladder[at],), why)
+        best = self.kept.get(change)
+        below = ladder.index(best) - 1 if best is not None else ladder.index(start) - 1
+        if below >= 0:
+            yield from self._each(change, (ladder[below],), why)
+
+    def _each(self, change: str, values: Sequence[Any], why: str) -> Iterator[Candidate]:
+        """Those that are allowed, can be had here, and were not tried yet."""
+        known = ALL[change]
+        if known.kind not in self.kinds:
+            self.not_tried.append(f"{change}: of kind {known.kind}; allow it with --allow {known.kind}")
+            return
+        for value in values:
+            reason = self.lacking.get(change) or known.lacks(value)
+            if reason is not None:
+                self.not_tried.append(f"{change}: {reason}")
+                continue
+            candidate = Candidate(
+                change=change, value=value, why=why, predicted=self._predicted(change, value)
+            )
+            if candidate.name not in self._faster:
+                yield candidate
+
+    # --- what is known beforehand ---------------------------------------------------------------------------
+
+    def _named(self, cause: str) -> bool:
+        return any(one.cause == cause for one in self.verdict.named)
+
+    def _ladder(self) -> list[int]:
+        cores = max(1, int(self.run.host.get("usable_cores") or 1))
+        waits = self.run.busy is None or self.run.busy < 0.6
+        most = cores * (_MOST_PER_CORE if waits else 2)
+        return [count for count in _WORKERS if count <= most and count != self.run.workers] or [1]
+
+    def _best_predicted(self, ladder: Sequence[int]) -> int | None:
+        """The fewest workers within two in a hundred of the best that is predicted; None where none gains."""
+        rates = {
+            count: told.mid for count in ladder if (told := self._predicted("num_workers", count)) is not None
+        }
+        if not rates:
+            return (
+                ladder[0]
+                if not self.run.workers
+                else min((c for c in ladder if c > self.run.workers), default=None)
+            )
+        best = max(rates.values())
+        if best < 1.02:
+            return None
+        return min(count for count, rate in rates.items() if rate >= 0.98 * best)
+
+    def _predicted(self, change: str, value: Any) -> Interval | None:
+        """Of this and what is kept, beside the script as it is."""
+        together = [*(Change(change=c, value=v) for c, v in self.kept.items() if c != change)]
+        told = predict(self.run, [*together, Change(change=change, value=value)])
+        if told is None:
+            return None
+        rate = self.verdict.rate
+        return Interval(low=told.rate.low / rate, mid=told.rate.mid / rate, high=told.rate.high / rate)

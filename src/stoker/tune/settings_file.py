@@ -1,0 +1,76 @@
+"""`stoker.toml` written: the changes that were kept, with what was measured beside each."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import UsageError
+from stoker.tune.tuner import Tuned
+
+
+def write(path: Path, tuned: Tuned, command: str, ledger: Path) -> None:
+    """Whole or not at all; what a settings file says beside changes is kept."""
+    rest = _rest(path)
+    lines = [
+        f"# Made by `stoker tune {command}`; trials: {ledger}",
+        f"# {tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
+        + (f": {_interval(tuned)} times" if tuned.ratio is not None else ""),
+        f"# Use them: stoker run --with {path.name} {command}. Undo them: remove this file.",
+        "",
+        "[changes]",
+    ]
+    for name, value in tuned.settings.items():
+        one = next(one for one in tuned.tried if one.outcome == "kept" and one.candidate.change == name)
+        lines.append(f"# {one.reason}")
+        lines.append(f"{name} = {_toml(value)}")
+    part = path.with_name(f".{path.name}.part")
+    part.write_text("\n".join([*lines, *rest]) + "\n")
+    part.replace(path)
+
+
+def _rest(path: Path) -> list[str]:
+    """What is in the file apart from its table of changes and our own notes."""
+    if not path.exists():
+        return []
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read, so it is not written over: {error}") from None
+    kept: list[str] = []
+    inside = True
+    for line in text.splitlines():
+        if line.startswith("["):
+            inside = line.strip() == "[changes]"
+        if not inside:
+            kept.append(line)
+    return ["", *kept] if kept else []
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value)  # numbers, words, true and false are written alike
+
+
+def _interval(tuned: Tuned) -> str:
+    ratio = tuned.ratio
+    assert ratio is not None
+    return f"{ratio.mid:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+
+
+def as_json(tuned: Tuned) -> dict[str, Any]:
+    """The search as `stoker tune --json` prints it."""
+    ratio: Mapping[str, float] | None = None
+    if tuned.ratio is not None:
+        ratio = {"low": tuned.ratio.low, "mid": tuned.ratio.mid, "high": tuned.ratio.high}
+    return {
+        "schema": 1,
+        "baseline": tuned.baseline,
+        "best": tuned.best,
+        "unit": tuned.unit,
+        "ratio": ratio,
+        "trials": [one.to_json() for one in tuned.tried],
+        "runs": tuned.trials,
+        "not_tried": list(tuned.not_tried),
+        "stopped": tuned.stopped,
+        "settings": dict(tuned.settings),
+    }

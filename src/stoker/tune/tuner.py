@@ -1,0 +1,224 @@
+"""A search held: trials alternated with what is kept so far, until each change is told faster or not."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from stoker.changes import ALL, Kind
+from stoker.errors import TrialFailed
+from stoker.tune.comparison import Ratio, compare, spread_of
+from stoker.tune.ledger import Ledger
+from stoker.tune.meaning import Meaning, Probe, judge
+from stoker.tune.search import ENOUGH, Candidate, Search
+from stoker.tune.trial import Trial
+
+# Runs of one change; what is still open then is not beyond doubt, and not kept.
+_MOST_RUNS = 4
+# Of a search, for the last trial to be whole.
+_LEAST_SECONDS = 5.0
+
+Hold = Callable[[Mapping[str, Any], Path, float], Trial]
+TakeProbe = Callable[[Mapping[str, Any], int], Probe]
+# kept: faster beyond doubt, and of its kind. slower, or no faster. open: not told within its runs.
+# refused: faster, but graver than it says. broken: no run of it had a rate.
+Outcome = Literal["kept", "not faster", "open", "refused", "broken"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A candidate and what came of it. `ratio`: to what was kept before it; `total`: to the script itself."""
+
+    candidate: Candidate
+    outcome: Outcome
+    reason: str
+    ratio: Ratio | None
+    total: Ratio | None
+    rate: float | None
+    runs: int
+    meaning: Meaning | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The trial as `stoker tune --json` prints it."""
+        predicted, ratio = self.candidate.predicted, self.total
+        return {
+            "change": self.candidate.change,
+            "value": self.candidate.value,
+            "kind": ALL[self.candidate.change].kind,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "rate": self.rate,
+            "low": None if ratio is None else ratio.low,
+            "ratio": None if ratio is None else ratio.mid,
+            "high": None if ratio is None else ratio.high,
+            "runs": self.runs,
+            "predicted": None if predicted is None else predicted.to_json(),
+            "check": None if self.meaning is None else {"kind": self.meaning.kind, "by": self.meaning.by},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What a search found: the settings to keep, how much faster they are, and all that was tried."""
+
+    settings: Mapping[str, Any]
+    baseline: float
+    best: float
+    unit: str
+    ratio: Ratio | None
+    tried: tuple[Tried, ...]
+    not_tried: tuple[str, ...]
+    stopped: str
+    trials: int
+
+
+@dataclass
+class Tuner:
+    """Holds a search. `ceiling` is how much faster the script would be if it only computed."""
+
+    search: Search
+    ledger: Ledger
+    hold: Hold
+    probe: TakeProbe
+    deadline: float
+    ceiling: float | None
+    tell: Callable[[str], None]
+    most_trials: int | None = None
+    runs: dict[str, list[Trial]] = field(default_factory=dict)
+    tried: list[Tried] = field(default_factory=list)
+    _probes: list[Probe] = field(default_factory=list)
+
+    def find(self) -> Tuned:
+        """Try candidates until none is left, little is left to gain, or time is over."""
+        for _ in range(2):  # two, to know how much runs of the same settings differ
+            self._run({})
+        if not self._rates({}):
+            last = self.runs[_key({})][-1]
+            raise TrialFailed(
+                f"the script could not be measured as it is ({last.outcome}: {last.reason}). What to do: "
+                "run it as it stands first, or give it longer with --budget SECONDS"
+            )
+        stopped = "nothing more is worth trying"
+        for candidate in self.search.candidates():
+            if stop := self._enough():
+                stopped = stop
+                break
+            one = self._try(candidate)
+            self.tried.append(one)
+            self.search.tell(candidate, faster=one.outcome == "kept")
+        best = dict(self.search.kept)
+        return Tuned(
+            settings=best,
+            baseline=self._rate({}),
+            best=self._rate(best),
+            unit=self._unit(),
+            ratio=self._ratio({}, best) if best else None,
+            tried=tuple(self.tried),
+            not_tried=tuple(dict.fromkeys(self.search.not_tried)),
+            stopped=stopped,
+            trials=sum(len(runs) for runs in self.runs.values()),
+        )
+
+    def _try(self, candidate: Candidate) -> Tried:
+        """Run it, then what is kept, then it again, until the interval says something."""
+        before = dict(self.search.kept)
+        after = {**before, candidate.change: candidate.value}
+        ratio = None
+        for number in range(_MOST_RUNS):
+            if number and len(self._rates(before)) < len(self._rates(after)):
+                self._run(before)
+            trial = self._run(after)
+            if trial.rates is None and not self._rates(after):
+                return self._tried(candidate, "broken", f"{trial.outcome}: {trial.reason}", after, None)
+            ratio = self._ratio(before, after)
+            if ratio.says != "open" or self._left() < _LEAST_SECONDS:
+                break
+        assert ratio is not None
+        if ratio.says != "faster":
+            return self._tried(candidate, ratio.says, "", after, ratio)
+        meaning = self._check(candidate, after)
+        if not meaning.holds:
+            return self._tried(candidate, "refused", meaning.by, after, ratio, meaning)
+        return self._tried(candidate, "kept", meaning.by, after, ratio, meaning)
+
+    def _tried(
+        self,
+        candidate: Candidate,
+        outcome: Outcome,
+        reason: str,
+        settings: Mapping[str, Any],
+        ratio: Ratio | None,
+        meaning: Meaning | None = None,
+    ) -> Tried:
+        measured = bool(self._rates(settings))
+        return Tried(
+            candidate=candidate,
+            outcome=outcome,
+            reason=reason,
+            ratio=ratio,
+            total=self._ratio({}, settings) if measured else None,
+            rate=self._rate(settings) if measured else None,
+            runs=len(self.runs[_key(settings)]),
+            meaning=meaning,
+        )
+
+    def _check(self, candidate: Candidate, settings: Mapping[str, Any]) -> Meaning:
+        kind: Kind = ALL[candidate.change].kind
+        # What was kept before has shown its own kind: what counts is all of it beside the script as it is.
+        gravest = max((kind, *(ALL[name].kind for name in settings)), key=_gravity)
+        allowed = "redraw" if gravest == "same" and "redraw" in self.search.kinds else gravest
+        self.tell(f"{candidate.name}: what it means")
+        if not self._probes:
+            self._probes += [self.probe({}, 0), self.probe({}, 0)]
+        if allowed == "numerics" and len(self._probes) < 4:
+            self._probes += [self.probe({}, 1), self.probe({}, 2)]
+        return judge(allowed, self.probe(settings, 0), self._probes)
+
+    # --- runs and what they say -----------------------------------------------------------------------------
+
+    def _run(self, settings: Mapping[str, Any]) -> Trial:
+        key = _key(settings)
+        self.tell(f"trial {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
+        trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left()))
+        self.runs.setdefault(key, []).append(trial)
+        return trial
+
+    def _rates(self, settings: Mapping[str, Any]) -> list[tuple[float, ...]]:
+        return [trial.rates.each for trial in self.runs.get(_key(settings), []) if trial.rates is not None]
+
+    def _ratio(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ratio:
+        known = {key: [t.rates.each for t in runs if t.rates is not None] for key, runs in self.runs.items()}
+        spread = spread_of({key: rates for key, rates in known.items() if rates})
+        return compare(self._rates(before), self._rates(after), spread)
+
+    def _rate(self, settings: Mapping[str, Any]) -> float:
+        rates = [trial.rate for trial in self.runs[_key(settings)] if trial.rate is not None]
+        return sum(rates) / len(rates)
+
+    def _unit(self) -> str:
+        return next(trial.rates.unit for trial in self.runs[_key({})] if trial.rates is not None)
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _enough(self) -> str | None:
+        if self._left() < _LEAST_SECONDS:
+            return "the budget is used up"
+        if self.most_trials is not None and sum(map(len, self.runs.values())) >= self.most_trials:
+            return f"{self.most_trials} trials were held"
+        if self.ceiling is not None:
+            reached = self._rate(self.search.kept) / self._rate({}) / self.ceiling
+            computes = not (self.search.kinds & {"numerics", "optimization"})
+            if computes and reached > 1 - ENOUGH:
+                return f"computing alone would be {max(0.0, 1 / reached - 1):.0%} faster"
+        return None
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in sorted(settings.items()))
+
+
+def _gravity(kind: Kind) -> int:
+    order: Sequence[Kind] = ("same", "redraw", "numerics", "optimization")
+    return order.index(kind)
