@@ -3,8 +3,8 @@
 Times are seconds a step and bytes are bytes a step, unless a name says otherwise.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, NamedTuple
 
 
 class SizePoint(NamedTuple):
@@ -166,3 +166,12 @@ class Overflow:
         if others is None or others.bytes is None or others.total is None:
             return None
         return True if self.own + others.bytes + _BESIDE > others.total else None
+
+
+def to_json(value: Any) -> Any:
+    """One of these, or several of them, by their names."""
+    if isinstance(value, SizePoint):
+        return value._asdict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return [to_json(one) for one in value] if isinstance(value, tuple) else value

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker import facts
+from stoker.doctor import device
 from stoker.doctor.budget import Budget, draw_budget
 from stoker.doctor.calibration import NAME as CALIBRATION
 from stoker.doctor.calibration import errors_of, read_scores
@@ -16,6 +17,7 @@ from stoker.doctor.ending import read_ending
 from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.experiments.alone import look
 from stoker.doctor.method import Stretch, stretches
+from stoker.doctor.one_thread import try_one_thread, variables
 from stoker.doctor.other_workers import LEAST_SECONDS, try_workers
 from stoker.doctor.plan import Plan, draw_up
 from stoker.doctor.rank_evidence import read_ranks
@@ -29,6 +31,9 @@ from stoker.scratch import Plan as ScratchPlan
 from stoker.watch import Record
 
 _HOOK = "stoker.doctor.trial:prepare"
+_OF_DEVICE = (
+    "trace", "syncs", "copied", "variants", "resized", "others", "allocator", "clocks", "overflow",
+)  # fmt: skip
 # Of a budget, for the first run; the rest is for a drain with other workers.
 _FIRST = 0.7
 
@@ -72,12 +77,14 @@ class Diagnosis:
             **self.verdict.to_json(),
             "rates": self.rates,
             "spread": run.spread,
+            "foreign_cores": run.foreign,
             "plan": None if self.plan is None else self.plan.to_json(),
             "budget": None if self.budget is None else self.budget.to_json(),
             "step_seconds": run.step if isfinite(run.step) else None,
             "shares": dict(run.shares),
             "loader": None if run.drawn is None else vars(run.drawn),
             "making": dict(run.making),
+            "device": {name: device.to_json(getattr(run, name)) for name in _OF_DEVICE},
             "reread": None if run.reread is None else asdict(run.reread),
             "stub": None if run.stub is None else asdict(run.stub),
             "not_measured": dict(run.missing),
@@ -120,18 +127,14 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     evidence = read(record, result.messages, host, known)
     if evidence is None:
         raise DiagnosisFailed(_why_nothing(result, command))
-    if evidence.overflow is not None:
-        evidence = run_smaller(
-            partial(_hold, command, folder),
-            name,
-            evidence,
-            lambda: budget - (time.monotonic() - began),
-            tell,
-        )
-    left = budget - (time.monotonic() - began)
-    more = try_workers(partial(_hold, command, folder), folder, name, evidence, left, tell)
+    hold = partial(_hold, command, folder)
+    more: dict[str, Any] = {}
+    for attempt in (try_one_thread, try_workers):
+        left = budget - (time.monotonic() - began)
+        more = _joined(more, attempt(hold, folder, name, evidence, left, tell))
     if more:
         evidence = read(record, result.messages, host, {**known, **more}) or evidence
+    evidence = run_smaller(hold, name, evidence, lambda: budget - (time.monotonic() - began), tell)
     return Diagnosis(
         verdict=reach(evidence),
         evidence=evidence,
@@ -173,7 +176,17 @@ def examine_ranks(
         notes=_notes(result),
         command=tuple(command),
         method=stretches([message for message in result.messages if message.rank == 0]),
-    )
+    ).planned(folder.parent)
+
+
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What two further runs found: what is missing, and how they were held, of both."""
+    return {
+        **one,
+        **other,
+        "missing": {**one.get("missing", {}), **other.get("missing", {})},
+        "method": (*one.get("method", ()), *other.get("method", ())),
+    }
 
 
 def _host() -> Mapping[str, Any]:
@@ -200,6 +213,7 @@ def _hold(
             guards=Guards(),
             writable=(folder,),
             ranks=ranks,
+            env=variables(parts.threads),
         )
     )
 
@@ -237,4 +251,4 @@ def _notes(result: Result) -> tuple[str, ...]:
         for message in result.messages
         if message.kind == "finished" and message.body.get("why")
     ]
-    return tuple(notes)
+    return tuple(dict.fromkeys(notes))  # ranks say the same

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from stoker.doctor.experiments.condition import Condition
 from stoker.doctor.experiments.copy import LEAST_BYTES, move_again
 from stoker.doctor.experiments.resize import sizes
@@ -45,7 +47,7 @@ def _on_its_own_batches(
     traced = Traced(tell)
     yield traced
     trace = traced.trace
-    if trace is None or trace.syncs >= _FEW_SYNCS:
+    if torch.cuda.is_initialized() and (trace is None or trace.syncs >= _FEW_SYNCS):
         yield SyncLines(tell)
     copied = 0.0 if trace is None else trace.pageable_bytes + trace.pinned_bytes
     if copied >= LEAST_BYTES:
