@@ -20,6 +20,8 @@ ENOUGH = 0.05
 _WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 # Workers may sleep on reads: more than cores, where reads are what takes long.
 _MOST_PER_CORE = 8
+# Of a worker's time, for it to compute rather than to wait.
+_BUSY = 0.6
 # Of the step, for workers that start anew to be worth a trial.
 _STARTUP = 0.02
 
@@ -78,9 +80,9 @@ class Search:
 
     def _threads(self) -> Iterator[Candidate]:
         if self._named("thread-oversubscription"):
-            cores = max(1, int(self.run.host.get("usable_cores") or 1))
-            yield from self._each("worker_threads", (1,), "more threads than cores")
-            yield from self._each("threads", (cores, max(1, cores // 2)), "more threads than cores")
+            why = "more threads than cores"
+            yield from self._each("worker_threads", (1,), why)
+            yield from self._each("threads", (self._cores, max(1, self._cores // 2)), why)
 
     def _affinity(self) -> Iterator[Candidate]:
         if self._named("cpu-affinity"):
@@ -95,11 +97,16 @@ class Search:
                 f"num_workers: {self.run.lost:.0%} of the step is lost to waiting for batches"
             )
             return
+        if self.run.workers and (with_more := self.verdict.eliminated.get("too-few-workers")):
+            self.not_tried.append(f"num_workers: more won't help: {with_more}")
+            fewer = [count for count in _WORKERS if count <= self._cores and count < self.run.workers]
+            if not self._sleeps and fewer:
+                yield from self._each("num_workers", (fewer[-1],), "more workers than cores, and all compute")
+            return
         ladder = self._ladder()
         start = self._best_predicted(ladder)
         if start is None:
-            with_more = self.verdict.eliminated.get("too-few-workers")
-            self.not_tried.append(f"num_workers: more won't help: {with_more or 'none is predicted to gain'}")
+            self.not_tried.append("num_workers: none is predicted to gain")
             return
         yield from self._climb("num_workers", ladder, start, "the loop waits for batches")
 
@@ -173,10 +180,17 @@ class Search:
     def _named(self, cause: str) -> bool:
         return any(one.cause == cause for one in self.verdict.named)
 
+    @property
+    def _cores(self) -> int:
+        return max(1, int(self.run.host.get("usable_cores") or 1))
+
+    @property
+    def _sleeps(self) -> bool:
+        """Whether workers wait for something, rather than compute."""
+        return self.run.busy is None or self.run.busy < _BUSY
+
     def _ladder(self) -> list[int]:
-        cores = max(1, int(self.run.host.get("usable_cores") or 1))
-        waits = self.run.busy is None or self.run.busy < 0.6
-        most = cores * (_MOST_PER_CORE if waits else 2)
+        most = self._cores * (_MOST_PER_CORE if self._sleeps else 2)
         return [count for count in _WORKERS if count <= most and count != self.run.workers] or [1]
 
     def _best_predicted(self, ladder: Sequence[int]) -> int | None:

@@ -1,0 +1,206 @@
+"""The search: by the diagnosis, one change at a time, and only what ran is returned."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.changes import Kind
+from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.verdict import reach
+from stoker.errors import TrialFailed, UsageError
+from stoker.tune.ledger import Ledger
+from stoker.tune.meaning import Probe
+from stoker.tune.search import Search
+from stoker.tune.stretches import Rates
+from stoker.tune.trial import Outcome, Trial
+from stoker.tune.tuner import Tuned, Tuner
+
+ABOUT = {"command": ["train.py"]}
+PLAIN = Probe(ids=[[0, 1]], batches=[7], losses=[1.0])
+STARVED = Evidence(
+    step=0.04,
+    shares={"wait": 0.75, "forward": 0.1, "backward": 0.1, "update": 0.05, "copy": 0.0, "other": 0.0},
+    steps=100,
+    samples=32.0,
+    compute=0.01,
+    loader=0.04,
+    loader_with=(2, 0.02),
+    drawn=LoaderFacts(name="DataLoader", workers=1, batch_size=32, prefetch=2, length=100),
+    making={"batches": 50, "read": 0.04, "cpu": 0.002},
+    host={"usable_cores": 4.0},
+    cores=0.2,
+)
+
+
+def search(run: Evidence = STARVED, kinds: tuple[Kind, ...] = ("same", "redraw")) -> Search:
+    return Search(verdict=reach(run), run=run, kinds=frozenset(kinds))
+
+
+def tuned(
+    rate_of: Callable[[Mapping[str, Any]], float | Outcome],
+    folder: Path,
+    *,
+    wanted: Search | None = None,
+    probe: Callable[[Mapping[str, Any], int], Probe] = lambda settings, seed: PLAIN,
+    seconds: float = 60.0,
+    ceiling: float | None = None,
+    held: list[Mapping[str, Any]] | None = None,
+) -> Tuned:
+    """A search over a machine that is only a function of the settings: a rate, or how a trial ends."""
+    about = Ledger.resume if folder.exists() else Ledger.begin
+    jitter = iter([1.0, 1.004, 0.997, 1.002, 0.999, 1.003] * 50)
+
+    def hold(settings: Mapping[str, Any], path: Path, left: float) -> Trial:
+        path.mkdir(parents=True)
+        if held is not None:
+            held.append(settings)
+        answer = rate_of(settings)
+        rates = None
+        if isinstance(answer, float):
+            rates = Rates(each=(answer * next(jitter),), unit="sample", stretch_steps=50)
+        return Trial(
+            settings=settings,
+            outcome="measured" if isinstance(answer, float) else answer,
+            reason="" if rates else "as built",
+            rates=rates,
+            first=1.0,
+            seconds=5.0,
+            vram=None,
+            told=(),
+            record=None,
+        )
+
+    return Tuner(
+        search=wanted or search(),
+        ledger=about(folder, ABOUT),
+        hold=hold,
+        probe=probe,
+        deadline=time.monotonic() + seconds,
+        ceiling=ceiling,
+        tell=lambda text: None,
+    ).find()
+
+
+def by_workers(settings: Mapping[str, Any], *, most: int = 6) -> float:
+    return 800.0 * float(min(settings.get("num_workers", 1), most))
+
+
+def test_workers_are_raised_while_that_is_faster(tmp_path: Path) -> None:
+    """Up to where the machine is at its limit, and no further."""
+    found = tuned(by_workers, tmp_path / "it")
+    assert found.settings == {"num_workers": 6}
+    assert found.best == pytest.approx(4800, rel=0.01)
+    assert found.ratio is not None
+    assert found.ratio.low > 1.02
+
+
+def test_the_largest_is_not_taken_for_the_fastest(tmp_path: Path) -> None:
+    """Past a cliff more workers are slower: what ran fastest is kept."""
+    found = tuned(lambda s: by_workers(s) if s.get("num_workers", 1) <= 3 else 400.0, tmp_path / "it")
+    assert found.settings == {"num_workers": 3}
+
+
+def test_what_cannot_run_is_a_result(tmp_path: Path) -> None:
+    """Where 4 workers are killed, fewer are tried; nothing that did not run is returned."""
+    found = tuned(lambda s: by_workers(s) if s.get("num_workers", 1) < 4 else "stopped", tmp_path / "it")
+    assert found.settings == {"num_workers": 3}
+    assert [one.outcome for one in found.tried if one.candidate.name == "num_workers = 4"] == ["broken"]
+
+
+def test_where_nothing_runs_faster_nothing_is_kept(tmp_path: Path) -> None:
+    """And that is said."""
+    found = tuned(lambda s: 800.0, tmp_path / "it")
+    assert (found.settings, found.ratio, found.best) == ({}, None, found.baseline)
+    assert {one.outcome for one in found.tried} <= {"not faster", "open"}
+
+
+def test_a_script_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    """As it is, it crashes."""
+    with pytest.raises(TrialFailed, match="could not be measured as it is"):
+        tuned(lambda s: "crashed", tmp_path / "it")
+
+
+def test_a_faster_change_that_means_something_else_is_refused(tmp_path: Path) -> None:
+    """Other samples, however fast."""
+    other = Probe(ids=[[1, 0]], batches=[8], losses=[2.0])
+    found = tuned(by_workers, tmp_path / "it", probe=lambda settings, seed: other if settings else PLAIN)
+    assert found.settings == {}
+    assert {one.outcome for one in found.tried if one.candidate.change == "num_workers"} == {"refused"}
+
+
+def test_under_strict_a_redraw_is_refused(tmp_path: Path) -> None:
+    """And kept without it."""
+    redrawn = Probe(ids=[[0, 1]], batches=[9], losses=[1.1])
+
+    def probe(settings: Mapping[str, Any], seed: int) -> Probe:
+        return redrawn if settings else PLAIN
+
+    strict = tuned(by_workers, tmp_path / "strict", wanted=search(kinds=("same",)), probe=probe)
+    assert strict.settings == {}
+    assert tuned(by_workers, tmp_path / "plain", probe=probe).settings == {"num_workers": 6}
+
+
+def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """What was measured is not measured again; a trial that was cut off is."""
+    first: list[Mapping[str, Any]] = []
+    whole = tuned(by_workers, tmp_path / "whole", held=first)
+
+    class Killed(BaseException):
+        pass
+
+    def until_killed(settings: Mapping[str, Any]) -> float:
+        if len(before) > 4:
+            raise Killed
+        return by_workers(settings)
+
+    before: list[Mapping[str, Any]] = []
+    with pytest.raises(Killed):
+        tuned(until_killed, tmp_path / "it", held=before)
+    after: list[Mapping[str, Any]] = []
+    assert tuned(by_workers, tmp_path / "it", held=after).settings == whole.settings
+    assert [*before[:-1], *after] == first
+
+
+def test_another_command_does_not_go_on_with_a_search(tmp_path: Path) -> None:
+    """Nor does a folder that is none."""
+    Ledger.begin(tmp_path / "it", {"command": ["other.py"]})
+    with pytest.raises(UsageError, match=r"a search of other\.py, not of train\.py"):
+        Ledger.resume(tmp_path / "it", ABOUT)
+    with pytest.raises(UsageError, match="is no search"):
+        Ledger.resume(tmp_path, ABOUT)
+
+
+def test_the_search_ends_with_its_budget(tmp_path: Path) -> None:
+    """With what was measured by then."""
+    assert tuned(by_workers, tmp_path / "it", seconds=0.0).stopped == "the budget is used up"
+
+
+def test_the_search_ends_where_little_is_left_to_gain(tmp_path: Path) -> None:
+    """Computing alone would hardly be faster."""
+    found = tuned(by_workers, tmp_path / "it", ceiling=4.1)
+    assert found.settings == {"num_workers": 4}
+    assert found.stopped.startswith("computing alone would be")
+
+
+def test_what_cannot_help_is_not_tried() -> None:
+    """Where twice the workers give no more, the store is at its limit; and precision waits for data."""
+    run = replace(STARVED, loader_with=(2, 0.0399))
+    wanted = search(run, kinds=("same", "redraw", "numerics"))
+    assert {one.change for one in wanted.candidates()} == {"prefetch_factor"}
+    assert any("more won't help" in line and "take 39.9 ms" in line for line in wanted.not_tried)
+    assert any(line.startswith("precision, layout, compile:") for line in wanted.not_tried)
+
+
+def test_a_run_that_computes_is_offered_what_is_allowed() -> None:
+    """Nothing unasked; other rounding where it is allowed."""
+    run = replace(
+        STARVED, shares={**STARVED.shares, "wait": 0.01, "forward": 0.84}, loader=0.005, step=0.0101
+    )
+    plain, wide = search(run), search(run, kinds=("same", "redraw", "numerics"))
+    assert list(plain.candidates()) == []
+    assert any("--allow numerics" in line for line in plain.not_tried)
+    assert "autocast" in {one.change for one in wide.candidates()}
