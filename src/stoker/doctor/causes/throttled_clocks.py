@@ -16,10 +16,7 @@ _MOSTLY = 0.5
 
 
 def judge(run: Evidence) -> Judgement:
-    """By the driver's reasons and the clock beside what it can be; no worse than the device is busy.
-
-    A card at the power that it was made for lowers its clock as it should: that is no fault.
-    """
+    """By the driver's reasons and the clock beside what it can be; no worse than the device is busy."""
     if run.on_gpu is False:
         return RuledOut(by="nothing is computed on a GPU")
     clocks = run.clocks
@@ -45,7 +42,7 @@ def judge(run: Evidence) -> Judgement:
 
 
 def _is_fault(reason: str, clocks: Clocks) -> bool:
-    if reason == "power_cap":
+    if reason == "power_cap":  # at the power that it was made for, a card lowers its clock as it should
         limit, default = clocks.power_limit_w, clocks.power_default_w
         return limit is not None and default is not None and limit < 0.95 * default
     return reason in _HOT
