@@ -6,15 +6,13 @@ case's neutral form: the same script as somebody wrote it without the cause. Eac
 
 import json
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import exp, hypot
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from stoker.doctor import overrides
-from stoker.doctor.calibration import Score, errors_of
 from stoker.doctor.foreign import FEW
 from stoker.errors import BenchFailed
 from stoker.ward.case import NO_ALARM, Case
@@ -188,36 +186,10 @@ def line_of(tried: Tried) -> str:
     )
 
 
-def figures_of(tried: Sequence[Tried]) -> dict[str, float]:
-    """How far off predictions were, and how many intervals held what was measured.
-
-    Each interval is as wide as the other cases' errors make it, so that none is judged by itself.
-    """
-    found: dict[str, float] = {}
-    scored = [one for one in tried if one.error is not None]
-    for name, some in (
-        ("", scored),
-        ("_settings", [one for one in scored if one.way == "setting"]),
-        ("_scripts", [one for one in scored if one.way == "script"]),
-    ):
-        if some:
-            found[f"prediction_median_error{name}"] = median(abs(one.error or 0.0) for one in some)
-            found[f"coverage{name}"] = sum(_is_covered(one, scored) for one in some) / len(some)
-            found[f"predictions{name}"] = float(len(some))
-    return found
-
-
-def _is_covered(tried: Tried, all_tried: Sequence[Tried]) -> bool:
-    errors = errors_of(_score(one) for one in all_tried if one is not tried)
-    wrong = errors.get(tried.change or "", errors.get("", 0.0))
-    half = hypot(tried.spread or 0.0, wrong)
-    mid, measured = tried.predicted or 0.0, tried.measured or 0.0
-    return mid * exp(-half) <= measured <= mid * exp(half)
-
-
-def _score(tried: Tried) -> Score:
-    mid = tried.predicted or 0.0
-    return Score(change=tried.change or "", low=mid, mid=mid, high=mid, measured=tried.measured or 0.0)
+def read_tried(folder: Path, version: str) -> list[Tried]:
+    """All results of a version."""
+    found = [_kept(path, version) for path in sorted(folder.glob("*.json"))]
+    return [one for one in found if one is not None]
 
 
 def _kept(path: Path, version: str) -> Tried | None:

@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import exp, hypot
+from statistics import median
 from typing import Any
 
 from stoker.bench.page import origin, table
 from stoker.bench.result import Result
+from stoker.doctor.calibration import Score, errors_of
 from stoker.ward.case import NO_ALARM, Case
+from stoker.ward.cures import Tried
 from stoker.ward.rounds import Seen
 
 
@@ -88,4 +92,83 @@ def _others(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         [one["case"], one["truth"], one["said"] or str(one["reason"])]
         for one in runs
         if one["right"] is not True
+    ]
+
+
+# --- predictions ------------------------------------------------------------------------------------------
+
+
+def figures_of_cures(tried: Sequence[Tried]) -> dict[str, float]:
+    """How far off predictions were, and how many of their intervals held what was measured.
+
+    Each interval is as wide as the other cases' errors make it, so that none is judged by itself.
+    """
+    found: dict[str, float] = {}
+    scored = [one for one in tried if one.error is not None]
+    for name, some in (
+        ("", scored),
+        ("_settings", [one for one in scored if one.way == "setting"]),
+        ("_scripts", [one for one in scored if one.way == "script"]),
+    ):
+        if some:
+            found[f"prediction_median_error{name}"] = median(abs(one.error or 0.0) for one in some)
+            found[f"coverage{name}"] = sum(_is_covered(one, scored) for one in some) / len(some)
+            found[f"predictions{name}"] = float(len(some))
+    return found
+
+
+def _is_covered(tried: Tried, scored: Sequence[Tried]) -> bool:
+    errors = errors_of(_score(one) for one in scored if one is not tried)
+    wrong = errors.get(tried.change or "", errors.get("", 0.0))
+    half = hypot(tried.spread or 0.0, wrong)
+    mid, measured = tried.predicted or 0.0, tried.measured or 0.0
+    return mid * exp(-half) <= measured <= mid * exp(half)
+
+
+def _score(tried: Tried) -> Score:
+    mid = tried.predicted or 0.0
+    return Score(change=tried.change or "", low=mid, mid=mid, high=mid, measured=tried.measured or 0.0)
+
+
+def page_of_cures(results: Sequence[Result]) -> str:
+    """Every cure that was tried, as Markdown."""
+    parts = [
+        "# How good the doctor's predictions are\n",
+        "The rate that the doctor predicts for a cure, beside the rate measured with the cure applied. A"
+        " setting is put over the script's own; a rewriting is the same script as somebody wrote it without"
+        " the cause. Made by `stoker ward --cures`; do not edit.\n",
+    ]
+    for result in results:
+        scored = [run for run in result.runs if run["error"] is not None]
+        rows = [
+            [
+                run["case"],
+                run["change"] if run["value"] is None else f"{run['change']}={run['value']}",
+                str(run["way"]),
+                f"{run['before']:.1f}",
+                f"{run['predicted']:.1f}",
+                f"{run['measured']:.1f}",
+                f"{run['error']:+.1%}",
+            ]
+            for run in sorted(scored, key=lambda one: abs(one["error"]))
+        ]
+        parts += [
+            f"## {result.hardware}, {result.date}\n",
+            table(["", "number", "median error", "in the 90% interval"], _by_way(result.figures)),
+            table(["case", "change", "by", "steps/s as it is", "predicted", "measured", "error"], rows),
+            origin(result) + "\n",
+        ]
+    return "\n".join(parts)
+
+
+def _by_way(figures: Mapping[str, float]) -> list[list[str]]:
+    return [
+        [
+            words,
+            f"{figures[f'predictions{name}']:.0f}",
+            f"{figures[f'prediction_median_error{name}']:.1%}",
+            f"{figures[f'coverage{name}']:.0%}",
+        ]
+        for name, words in (("", "all"), ("_settings", "settings"), ("_scripts", "rewritten scripts"))
+        if f"predictions{name}" in figures
     ]

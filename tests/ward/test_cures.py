@@ -1,0 +1,129 @@
+"""Cures tried: which change is applied, what is kept, and how predictions are scored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stoker.bench.result import Result
+from stoker.cli import app
+from stoker.ward import cures, score
+from stoker.ward.case import Case, Neutral
+from stoker.ward.cures import Tried, read_tried, try_cure, try_cures
+
+
+def case(name: str, cause: str, **more: Any) -> Case:
+    return Case(id=name, script="wind_tunnel.py", cause=cause, variant="v", **more)
+
+
+def change(name: str, value: object, mid: float | None, cause: str = "too-few-workers") -> dict[str, Any]:
+    rate = None if mid is None else {"low": mid, "mid": mid, "high": mid}
+    return {"change": name, "value": value, "predicted": rate, "cause": cause, "limit": "compute"}
+
+
+def told(*changes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "verdict": {"cause": "too-few-workers"}, "rate": 20.0, "spread": 0.02, "foreign_cores": 0.0,
+        "loader": {"workers": 2}, "plan": {"options": [{"changes": list(changes)}]},
+    }  # fmt: skip
+
+
+def tried(name: str, predicted: float, measured: float, *, way: str = "setting") -> Tried:
+    return Tried(
+        case=name, change="num_workers", value=4, way=way, before=20.0, spread=0.01,
+        predicted=predicted, measured=measured,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What was started, answered from memory."""
+    started: list[tuple[str, ...]] = []
+    plan = told(change("feed", None, 90.0), change("num_workers", 4, 40.0), change("stage", None, None))
+
+    def run(ready: Any, module: str, *words: str) -> Any:
+        started.append((module, *words))
+        return plan if module == "stoker" else {"rates": [38.0, 40.0, 39.0], "disturbed": 0}
+
+    monkeypatch.setattr(cures, "_run", run)
+    return started
+
+
+def test_a_setting_is_put_over_the_scripts_own(asked: list[tuple[str, ...]]) -> None:
+    """Before a rewriting, and the median over stretches is what counts."""
+    found = try_cure(case("a", "too-few-workers"))
+    assert (found.change, found.value, found.way) == ("num_workers", 4, "setting")
+    assert (found.predicted, found.measured) == (40.0, 39.0)
+    assert found.error == pytest.approx(1 / 39)
+    assert json.loads(asked[-1][1])["settings"] == {"num_workers": 4}
+    assert json.loads(asked[-1][1])["workers"] == 2
+
+
+def test_a_rewriting_is_tried_by_the_neutral_form(
+    asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the doctor named the cause that it is the neutral form of; by samples where batches differ."""
+    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("feed", None, 80.0)))
+    found = try_cure(case("a", "too-few-workers", neutral=Neutral(args=(), steps=2.0)))
+    assert (found.change, found.way, found.measured) == ("feed", "script", 78.0)
+    assert json.loads(asked[-1][1])["settings"] == {}
+    other = try_cure(case("a", "handoff", neutral=Neutral(args=())))
+    assert other.error is None
+    assert "neutral form" in (other.reason or "")
+
+
+def test_what_cannot_be_tried_is_told(asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Healthy runs, runs that die, several ranks, plans without a rate: none of them is a score."""
+    assert "nothing to cure" in (try_cure(case("a", "healthy")).reason or "")
+    assert "death" in (try_cure(case("a", "ram-pressure", effect="death")).reason or "")
+    assert "one process" in (try_cure(case("a", "straggler", ranks=2)).reason or "")
+    assert asked == []
+    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("num_workers", 4, None)))
+    assert "no change" in (try_cure(case("a", "too-few-workers")).reason or "")
+
+
+def test_results_are_kept_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trying that was broken off goes on where it was."""
+    shown: list[str] = []
+
+    def one(which: Case) -> Tried:
+        shown.append(which.id)
+        return tried(which.id, 40.0, 39.0)
+
+    monkeypatch.setattr(cures, "try_cure", one)
+    lines: list[str] = []
+    try_cures([case("a", "x")], tmp_path, version="1", tell=lines.append)
+    try_cures([case("a", "x"), case("b", "x")], tmp_path, version="1", tell=lines.append)
+    assert shown == ["a", "b"]
+    assert [kept.case for kept in read_tried(tmp_path, "1")] == ["a", "b"]
+    assert read_tried(tmp_path, "2") == []
+    assert "predicted 40.0, measured 39.0" in lines[0]
+
+
+def test_no_interval_is_judged_by_its_own_error() -> None:
+    """Nine good predictions make a narrow interval, and the tenth is outside."""
+    some = [tried(f"{n}", 40.0, 40.0 * (1 + 0.002 * n)) for n in range(12)]
+    bad = tried("bad", 40.0, 80.0)
+    found = score.figures_of_cures([*some, bad, Tried(case="n/a", reason="none")])
+    assert found["predictions"] == 13
+    assert found["coverage"] < 1
+    assert found["prediction_median_error"] < 0.02
+    assert "predictions_scripts" not in found
+
+
+def test_the_page_has_every_prediction_beside_what_was_measured() -> None:
+    """Those that could not be tried are left out."""
+    runs = [tried("a", 40.0, 50.0).to_json(), Tried(case="b", reason="none").to_json()]
+    figures = score.figures_of_cures([tried("a", 40.0, 50.0)])
+    result = Result(bench="cures", hardware="cpu", figures=figures, runs=runs, versions={})
+    text = score.page_of_cures([result])
+    assert "| a | num_workers=4 | setting | 20.0 | 40.0 | 50.0 | -20.0% |" in text
+    assert "| b |" not in text
+
+
+def test_cures_are_neither_listed_nor_renamed() -> None:
+    """Wrong use, said at once."""
+    wrong = CliRunner().invoke(app, ["ward", "--cures", "--list"])
+    assert "--cures" in str(wrong.exception)
