@@ -15,6 +15,7 @@ from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sy
 from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
 from stoker.doctor.ending import Ending
 from stoker.doctor.experiments.passes import Pass, Reread, Stub, read_reread, read_stub
+from stoker.doctor.foreign import foreign_cores
 from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
@@ -59,6 +60,7 @@ class Evidence:
 
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch.
+    `foreign` are cores that other processes used meanwhile.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step; `spread`, a share, by how much the mean may be off, nine times in ten.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes.
@@ -97,6 +99,7 @@ class Evidence:
     host: Mapping[str, Any] = field(default_factory=dict)
     throttled: float | None = None
     cores: float | None = None
+    foreign: float | None = None
     memory: Memory | None = None
     sizes: Sizes | None = None
     threads: Threads | None = None
@@ -174,6 +177,28 @@ class Evidence:
         """Whether the model is on a GPU; None where that was not looked at."""
         found: bool | None = self.process.get("on_gpu")
         return found
+
+    @property
+    def own_cores(self) -> float | None:
+        """Cores that the script may use at once, by the machine, its quota and the mask that it has now."""
+        bounds = [self.host.get("usable_cores"), self.process.get("affinity")]
+        return min((float(bound) for bound in bounds if bound is not None), default=None)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether threads of one kind, those of the process or of its workers, are more than the cores."""
+        if self.threads is None or self.own_cores is None:
+            return False
+        main, worker = self.threads.main, self.threads.worker or 1
+        beside = worker * self.threads.workers
+        return (main > 1 and main > self.own_cores) or (worker > 1 and beside > self.own_cores)
+
+    @property
+    def freed(self) -> float | None:
+        """The share of a step that one thread in each process saves; None where that was not tried."""
+        if self.one_thread is None:
+            return None
+        return max(0.0, 1 - self.one_thread / (self.step * (1 - self.startup)))
 
     def saturates(self, cores: float) -> bool:
         """Whether the process and its workers use nearly all of so many cores."""
@@ -259,6 +284,7 @@ def read(
         host=host,
         throttled=_throttled(resources),
         cores=_cores(resources),
+        foreign=foreign_cores(lines, began, ended),
         memory=read_memory(lines),
         sizes=read_sizes(lines),
         threads=read_threads(resources, told.get("observed", {}).get("threads")),
