@@ -189,3 +189,10 @@ def test_a_loader_that_could_not_be_drained_leaves_what_was_observed() -> None:
     """Epochs shorter than the queue: what starting workers took is known all the same."""
     run = loop(step=0.04, startup=0.5, loader=None)
     assert rate(run, Change(change="persistent_workers", value=True)) == pytest.approx(1 / 0.0204)
+
+
+def test_threads_are_predicted_as_they_were_tried() -> None:
+    """One in each process; any other number was not."""
+    run = loop(one_thread=0.012)
+    assert rate(run, Change(change="threads", value=1, share=0.4)) == pytest.approx(1 / 0.012)
+    assert predict(loop(), [Change(change="worker_threads", value=1)]) is None

@@ -36,6 +36,7 @@ _LINES = {
     "pin_memory": "DataLoader(..., pin_memory=True)  # and batch.to(device, non_blocking=True)",
     "batch_size": "DataLoader(..., batch_size={value})",
     "threads": "torch.set_num_threads({value})  # or OMP_NUM_THREADS={value} in the environment",
+    "worker_threads": "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads({value}))",
     "stage": "stoker stage SRC DST  # then give the script DST",
     "feed": "loader = stoker.Feed(dataset, batch_size=..., shuffle=True)  # where the DataLoader stood",
     "dynamic": "model = torch.compile(model, dynamic=True)",

@@ -29,6 +29,8 @@ UNTRIED = 0.15
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
 # Changes to what the loop itself does, batches apart.
 _OF_THE_LOOP = frozenset({"rarer", "async_save", "detach", "bucket", "pad", "dynamic", "debug_off"})
+# Changes that were tried together, as one thread in each process.
+_THREADS = frozenset({"threads", "worker_threads"})
 # Their time, by a replay with that and nothing else switched, is in `variants`.
 _AS_IT_IS = "as it is"
 
@@ -82,8 +84,12 @@ def predict(
     """
     if not changes or not isfinite(run.step):
         return None
-    loop = [change for change in changes if change.change in _OF_THE_LOOP]
-    found = _without(run, loop) if len(loop) == len(changes) else _by_parts(run, changes)
+    if all(change.change in _THREADS and change.value == 1 for change in changes):
+        found = None if run.one_thread is None else (run.one_thread, "compute")
+    elif all(change.change in _OF_THE_LOOP for change in changes):
+        found = _without(run, changes)
+    else:
+        found = _by_parts(run, changes)
     if found is None:
         return None
     seconds, limit = found

@@ -15,15 +15,17 @@ from torch.utils.data import DataLoader
 
 # Arguments of a DataLoader that may be put over.
 OF_LOADER = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size")
-ALL = (*OF_LOADER, "threads")
+OF_THREADS = ("threads", "worker_threads")
+ALL = (*OF_LOADER, *OF_THREADS)
 # Those that a DataLoader without workers refuses.
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout")
 
 
 def put(settings: Mapping[str, Any], *, workers: int | None = None) -> None:
     """Put settings over the script's, for loaders that have so many workers; None: for those with any."""
-    if "threads" in settings:
-        _cap_threads(int(settings["threads"]))
+    for name in OF_THREADS:
+        if name in settings:
+            _cap_threads(int(settings[name]))
     wanted = {name: settings[name] for name in OF_LOADER if name in settings}
     if not wanted:
         return

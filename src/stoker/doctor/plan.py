@@ -198,6 +198,8 @@ def _value_of(cure: Cure, run: Evidence, budget: Budget) -> tuple[Any, str | Non
         return _workers_for(run, budget)
     if cure.change in ("persistent_workers", "pin_memory"):
         return True, None
+    if cure.change in ("threads", "worker_threads"):
+        return 1, None  # as it was tried
     return None, None
 
 
