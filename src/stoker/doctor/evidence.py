@@ -33,6 +33,8 @@ _FEWEST = 16
 _LEAST_HELD = 4
 # Steps that stand out, for what holds them up to be one that comes again.
 _LEAST_STALLS = 3
+# Bytes a batch: less are those of the counters that were read beside it.
+_NO_READING = 4096
 # Of the cores that may be used, for them to be what limits a run.
 _FULL = 0.85
 # Parts of the observed steps by which their spread is told, and Student's factor for the mean of so many.
@@ -140,8 +142,8 @@ class Evidence:
         """Samples read again, where as much was asked for as at first: no dataset that remembers its own."""
         if self.reread is None or self.reread.again.asked is None:
             return None
-        again = self.reread.again
-        return again if (again.asked or 0.0) >= 0.5 * (self.making.get("bytes") or 0.0) else None
+        again, first = self.reread.again, self.making.get("bytes") or 0.0
+        return again if first < _NO_READING or (again.asked or 0.0) >= 0.5 * first else None
 
     def saved_by(self, part: float) -> float:
         """The share of a step that is saved when a batch takes only this part of the time to make."""
