@@ -133,6 +133,14 @@ def test_a_step_that_grows_with_its_batch_is_not_launch_bound() -> None:
     assert isinstance(tiny_batch.judge(on_gpu(trace=LAUNCHING, resized=flat)), Found)
 
 
+def test_a_host_that_waits_for_data_or_works_between_is_not_launching() -> None:
+    """An idle device with few launches, or a loop that stands in `next()`: not for want of a larger batch."""
+    starved = on_gpu(trace=LAUNCHING, shares={"wait": 0.7, "other": 0.0}, variants=None)
+    assert isinstance(tiny_batch.judge(starved), RuledOut)
+    slow = traced(busy=0.002, host=0.0099, kernels=30.0, kernel=5e-6)
+    assert isinstance(tiny_batch.judge(on_gpu(trace=slow, variants=None)), RuledOut)
+
+
 def test_small_copies_and_pinned_ones_are_no_fault() -> None:
     """Pinning gains nothing where little is moved, or where it is pinned already."""
     assert isinstance(pageable_copy.judge(on_gpu(trace=traced(pageable_bytes=1000.0))), RuledOut)

@@ -38,6 +38,16 @@ def test_the_device_is_busy_where_any_stream_is() -> None:
     assert trace.kernel == pytest.approx(1100e-6 / 3)
 
 
+def test_steps_before_the_traced_ones_are_left_out() -> None:
+    """They warm the profiler up; what ran then is not theirs."""
+    marks = event("user_annotation", STEPS, 500, 500)
+    early = [kernel(0, 400), event("cuda_runtime", "cudaStreamSynchronize", 100, 300)]
+    found = summarize([marks, *early, kernel(600, 100)], 1)
+    assert found is not None
+    assert (found.kernels, found.syncs) == (1, 0)
+    assert found.busy == pytest.approx(100e-6)
+
+
 def test_item_is_one_wait_and_the_gap_after_it_is_seen() -> None:
     """A copy back and the wait for it; the device then has nothing to do until the next launch."""
     trace = of(
@@ -119,5 +129,5 @@ def test_a_trace_without_a_device_is_none() -> None:
         steps += 1
         if not conditions.stepped():
             break
-    assert steps == Traced.steps
+    assert steps == Traced.warm + Traced.steps
     assert told == [("untraced", {"why": "the profiler told of nothing on the device"})]

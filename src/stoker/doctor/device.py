@@ -152,7 +152,7 @@ class Overflow:
     @property
     def own(self) -> int | None:
         """What the script needed at the least: more than this was not to be had."""
-        return None if self.asked is None or self.reserved is None else self.asked + self.reserved
+        return None if self.reserved is None else self.reserved + (self.asked or 0)
 
     def by_others(self, others: Others | None) -> bool | None:
         """Whether it is what others hold that left too little; None where that cannot be told.

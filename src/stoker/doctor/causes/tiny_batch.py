@@ -26,6 +26,8 @@ _LAUNCHING = 0.6
 _MANY_KERNELS = 20
 # Seconds; launching one from Python takes 5 to 20 us.
 _SHORT_KERNEL = 40e-6
+# More for each, and the host does something else than launching.
+_LONG_LAUNCH = 150e-6
 # What a step's time grows by as its batch does: 0 is flat, 1 in proportion.
 _FLAT, _GROWS = 0.35, 0.7
 
@@ -42,12 +44,18 @@ def judge(run: Evidence) -> Judgement:
         if growth is None or growth[0] > _FLAT or run.lost >= ALARM:
             return None
         return Found(share=growth[2], certainty=0.7, computes=True, evidence=(growth[1],))
-    launching = trace.own - trace.allocating - trace.pinning
+    waiting = (run.shares.get("wait") or 0.0) * trace.wall
+    launching = max(0.0, trace.own - trace.allocating - trace.pinning - waiting)
     told = (
         f"the device is busy {percent(trace.busy_share)} of a step with {trace.kernels:.0f} kernels of "
         f"{duration(trace.kernel)}; the host takes {percent(launching / trace.wall)} to launch them"
     )
-    small = trace.kernel is not None and trace.kernel < _SHORT_KERNEL and trace.kernels >= _MANY_KERNELS
+    small = (
+        trace.kernel is not None
+        and trace.kernel < _SHORT_KERNEL
+        and trace.kernels >= _MANY_KERNELS
+        and launching < _LONG_LAUNCH * trace.kernels
+    )
     if trace.busy_share > _IDLE or launching < _LAUNCHING * trace.wall or not small:
         return RuledOut(by=told)
     share = max(0.0, launching - trace.busy) / trace.wall

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 _ASKED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
+_REFUSED = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -44,14 +45,15 @@ def tell_of_overflow(tell: Callable[..., None], loaders: Callable[[], list[dict[
     shown = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized():
+        if _is_overflow(error) and torch.cuda.is_initialized():
             device = torch.cuda.current_device()
+            fraction = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
             total = torch.cuda.get_device_properties(device).total_memory
             tell(
                 "overflow",
                 asked=bytes_asked(str(error)),
                 reserved=torch.cuda.max_memory_reserved(device),
-                allowed=round(total * torch.cuda.memory.get_per_process_memory_fraction(device)),
+                allowed=None if fraction is None else round(total * fraction(device)),
                 text=str(error).splitlines()[0],
                 loaders=loaders(),
                 **about_device(device),
@@ -59,6 +61,13 @@ def tell_of_overflow(tell: Callable[..., None], loaders: Callable[[], list[dict[
         shown(kind, error, trace)
 
     sys.excepthook = excepthook
+
+
+def _is_overflow(error: BaseException) -> bool:
+    """Also where a library, and not torch's allocator, was refused memory."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _REFUSED)
 
 
 def about_device(device: int) -> dict[str, Any]:

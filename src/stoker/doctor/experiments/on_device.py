@@ -38,7 +38,7 @@ def conditions(
     if not sizes_alone:
         yield from _on_its_own_batches(observer, held, tell, emptied=emptied)
     if held is not None:
-        yield from sizes(held, tell, end)
+        yield from sizes(held, tell, end, observer.device.index)
 
 
 def _on_its_own_batches(

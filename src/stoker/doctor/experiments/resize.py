@@ -53,8 +53,8 @@ class Resized(Condition):
     steps = 8
     most = 0.6
 
-    def __init__(self, held: Held, samples: int, tell: Tell) -> None:
-        self._samples, self._tell = samples, tell
+    def __init__(self, held: Held, samples: int, tell: Tell, device: int | None) -> None:
+        self._samples, self._tell, self._device = samples, tell, device
         self.held = Held()
         for _ in range(RING):
             self.held.keep(resized(held.next(), samples))
@@ -63,15 +63,17 @@ class Resized(Condition):
         """What an earlier size left reserved is none of this one's."""
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(self._device)
 
     def tell(self, seconds: float, steps: int) -> None:
         """Tell the point."""
-        peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
+        peak = torch.cuda.max_memory_reserved(self._device) if torch.cuda.is_initialized() else None
         self._tell("resized", samples=self._samples, seconds=seconds, peak=peak)
 
 
-def sizes(held: Held, tell: Tell, end: Callable[[BaseException], None]) -> Iterator[Condition]:
+def sizes(
+    held: Held, tell: Tell, end: Callable[[BaseException], None], device: int | None = None
+) -> Iterator[Condition]:
     """A condition for each size, none where the batch cannot be cut; `end` is for what the loop raises."""
     batch = held.next()
     samples = count_samples(batch)
@@ -80,7 +82,7 @@ def sizes(held: Held, tell: Tell, end: Callable[[BaseException], None]) -> Itera
         return
     with Raised(end):
         for size in sizes_for(samples):
-            yield Resized(held, size, tell)
+            yield Resized(held, size, tell, device)
 
 
 class Raised:

@@ -7,6 +7,7 @@ speaks of shares of its own steps, and never of how fast the loop is.
 """
 
 import json
+import os
 import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +39,7 @@ Span = tuple[float, float]
 class Traced(Condition):
     """The loop as it is, its own batches included, for a few steps."""
 
-    warm = 0
+    warm = 1  # the driver's tracing takes its time to begin
     steps = 12
     most = 0.8
 
@@ -54,6 +55,10 @@ class Traced(Condition):
         if torch._C._autograd._profiler_enabled():
             self._why = "the script has a profiler of its own"
             return
+        if torch.version.cuda is not None and _version(torch.version.cuda) >= (12, 6):
+            # Else the driver's tracing stays loaded, which was seen to slow all that follows by 10 to 20%
+            # (pytorch#144455). Before CUDA 12.6 letting go of it crashed where CUDA graphs are used.
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -100,6 +105,10 @@ class Traced(Condition):
             self._tell("trace", **asdict(self.trace))
 
 
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
+
+
 def summarize(events: Sequence[Event], steps: int) -> Trace | None:
     """What the profiler's events come to; None where there was nothing on a device. Pure.
 
@@ -111,16 +120,19 @@ def summarize(events: Sequence[Event], steps: int) -> Trace | None:
         for event in events
         if event.get("cat") == "user_annotation" and event["name"] in (STEPS, SETTLING)
     }
+    if STEPS not in marks:
+        return None
+    began, host_end = _span(marks[STEPS])
+    events = [event for event in events if float(event["ts"]) >= began]  # the steps before were to warm up
     on_device = sorted(
         (_span(event) for event in events if event.get("cat") in _ON_DEVICE), key=lambda s: s[0]
     )
-    if not on_device or STEPS not in marks:
+    if not on_device:
         return None
-    began, host_end = _span(marks[STEPS])
     end = max(_span(marks[SETTLING])[1] if SETTLING in marks else host_end, host_end)
     main = marks[STEPS].get("tid")
     calls = sorted(
-        (event for event in events if event.get("cat") in _CALLS and began <= float(event["ts"]) < host_end),
+        (event for event in events if event.get("cat") in _CALLS and float(event["ts"]) < host_end),
         key=lambda event: float(event["ts"]),
     )
     copies = {

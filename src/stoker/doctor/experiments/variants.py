@@ -4,6 +4,7 @@ The steps are the loop's own, with held batches where there are some. The proces
 so that the numbers which the model learns may change here; nothing but the time of a step is told.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -37,13 +38,29 @@ class Tf32(Variant):
     name = TF32
 
     def enter(self) -> None:
-        """Allow it."""
-        self._before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        """Allow it, by the switches that the script itself uses: torch refuses a mixture of old and new."""
+        matmul: Any = torch.backends.cuda.matmul
+        cudnn: Any = torch.backends.cudnn
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the older ones will go
+            try:
+                before = matmul.allow_tf32, cudnn.allow_tf32
+                switches: list[tuple[Any, str]] = [(matmul, "allow_tf32"), (cudnn, "allow_tf32")]
+                wanted: Any = True
+            except RuntimeError:  # the script has set the newer ones
+                parts = (matmul, cudnn.conv, cudnn.rnn)
+                before = tuple(part.fp32_precision for part in parts)
+                switches, wanted = [(part, "fp32_precision") for part in parts], "tf32"
+            self._before = [(*switch, value) for switch, value in zip(switches, before, strict=True)]
+            for owner, name in switches:
+                setattr(owner, name, wanted)
 
     def leave(self) -> None:
         """As it was."""
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = self._before
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for owner, name, value in self._before:
+                setattr(owner, name, value)
 
 
 class Bf16(Variant):
