@@ -135,13 +135,30 @@ def doctor(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="The report as Markdown on stdout, for an issue tracker.")
     ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps in the whole run, for its times.")] = None,
+    asked: Annotated[
+        str | None,
+        typer.Option("--fits", help="Does it fit: batch=32,vram=8GB or workers=8,ram=16GB, or one of each."),
+    ] = None,
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="How good predictions were so far; no diagnosis.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Name what makes a training script slow, by experiments in a scratch run of it."""
     from stoker.doctor import command
 
+    if calibration:
+        if script:
+            raise UsageError(
+                f"--calibration tells of earlier scores and diagnoses nothing: leave out {script[0]}"
+            )
+        command.tell_calibration(runs=runs, as_json=as_json)
+        return
     command.diagnose(
         script or [],
+        steps=steps,
+        asked=asked,
         module=module,
         runs=runs,
         budget=budget,
@@ -150,6 +167,47 @@ def doctor(
         report=report,
         no_report=no_report,
         nproc=nproc,
+    )
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    no_args_is_help=True,
+)
+def tune(
+    script: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The script and its arguments.")
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", help="The first word is a module: tune -m pkg.train ARGS, as python does.")
+    ] = False,
+    budget: Annotated[float, typer.Option(min=30, help="Seconds that it may take.")] = 300.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Only changes that leave every loss bit-identical.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Also changes of this kind: numerics, optimization.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the settings go.")] = Path("stoker.toml"),
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tried; try nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Try one change at a time on a training script, and keep what is proved."""
+    from stoker.tune import command
+
+    command.tune(
+        script or [],
+        module=module,
+        budget=budget,
+        strict=strict,
+        allow=allow or [],
+        out=out,
+        resume=resume,
+        dry_run=dry_run,
+        as_json=as_json,
     )
 
 
@@ -295,12 +353,21 @@ def ward(
     renamed: Annotated[
         bool, typer.Option("--renamed", help="Give scripts, classes, functions and options other names.")
     ] = False,
+    cures: Annotated[
+        bool,
+        typer.Option("--cures", help="Apply the cures that are proposed, and score the rates predicted."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("benchmarks"),
 ) -> None:
     """Inject each cause here, let the doctor judge, and score it."""
     from stoker.ward import command
 
-    command.go(wanted=case or [], out=out, renamed=renamed, listed=listed)
+    if cures and (renamed or listed):
+        raise UsageError("--cures applies cures: it goes neither with --list nor with --renamed")
+    if cures:
+        command.try_all(wanted=case or [], out=out)
+    else:
+        command.go(wanted=case or [], out=out, renamed=renamed, listed=listed)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 StokerError
 ├── UsageError (ValueError)          the caller asked for something that cannot be; exit code 2
 │   ├── ScriptNotFound               no such script or module to run
+│   ├── NotebookBroken               a notebook that cannot be read, or run as a script
 │   ├── RecordNotFound               no run record at that place
 │   ├── RecordBroken                 a record that cannot be read
 │   ├── RecordSchemaUnknown          a record written by another version
@@ -25,6 +26,7 @@ StokerError
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── ScratchFailed                    a scratch run could not be held: no platform for it, or it broke
 ├── DiagnosisFailed                  a script or record in which no step could be observed
+├── CellFailed                       a notebook's cell raised an error in its scratch run
 ├── TrialFailed                      a script that cannot be tried with a change, or without one
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
@@ -45,6 +47,10 @@ class UsageError(StokerError, ValueError):
 
 class ScriptNotFound(UsageError):
     """No such script or module to run."""
+
+
+class NotebookBroken(UsageError):
+    """A notebook that cannot be read, or whose cells cannot be run as a script."""
 
 
 class RecordNotFound(UsageError):
@@ -137,6 +143,10 @@ class DiagnosisFailed(StokerError):
 
 class TrialFailed(StokerError):
     """A script cannot be tried with a change, or without one."""
+
+
+class CellFailed(StokerError):
+    """A notebook's cell raised an error in its scratch run; the message names the cell."""
 
 
 class BenchFailed(StokerError):

@@ -3,15 +3,20 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from stoker.doctor.examination import Diagnosis, examine, examine_record
+from stoker.doctor import calibration, fits
+from stoker.doctor.examination import Diagnosis, examine, examine_ranks, examine_record
+from stoker.doctor.notebook import as_script
+from stoker.doctor.plan_words import show_answers, show_calibration
 from stoker.doctor.report import check_place, markdown_of, write
 from stoker.doctor.words import show
-from stoker.errors import NotPermitted, UsageError
+from stoker.doctor.world import ranks_to_start
+from stoker.errors import DiagnosisFailed, NotPermitted, UsageError
 from stoker.watch import Record
 from stoker.watch.record import default_root
 
@@ -28,8 +33,15 @@ def diagnose(
     markdown: bool = False,
     report: Path | None = None,
     no_report: bool = False,
+    nproc: int | None = None,
+    steps: int | None = None,
+    asked: str | None = None,
 ) -> None:
-    """Diagnose a script or a record, print what was found, and write the report."""
+    """Diagnose a script or a record, print what was found, and write the report.
+
+    `steps` are those of the whole run, for its times; `asked` is whether something fits (`fits.parse`).
+    """
+    question = None if asked is None else fits.parse(asked)
     if as_json and markdown:
         raise UsageError("--json and --markdown both want stdout: give one of them")
     if report is not None:
@@ -38,15 +50,18 @@ def diagnose(
         check_place(report)
     if not words:
         raise UsageError("nothing to diagnose: give a script (stoker doctor train.py) or a run's record")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError(
-            f"the doctor examines one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']}: "
-            "start it without torchrun, on a script that trains with one rank"
-        )
-    diagnosis = _of(words, module=module, runs=runs, budget=budget)
+    ranks = ranks_to_start(nproc, os.environ)
+    if ranks is None:
+        return
+    diagnosis = _of(words, module=module, runs=runs, budget=budget, ranks=ranks)
+    if steps is not None:
+        diagnosis = diagnosis.planned(_home(runs), steps=steps)
+    told_of = () if question is None or diagnosis.budget is None else fits.answer(question, diagnosis.budget)
     place, why = (None, None) if no_report else _write(diagnosis, report)
     if as_json:
         told = {**diagnosis.to_json(), "report": None if place is None else str(place)}
+        if question is not None:
+            told["fits"] = [one.to_json() for one in told_of]
         json.dump(told, sys.stdout)
         sys.stdout.write("\n")
     elif markdown:
@@ -54,12 +69,31 @@ def diagnose(
     else:
         show(diagnosis, Console())
     console = Console(stderr=as_json or markdown)
+    if not as_json:
+        show_answers(told_of, console)
     if place is not None and not as_json:
         console.print(f"report: {escape(str(place))}", highlight=False, soft_wrap=True)
     if why is not None:
         if report is not None:
             raise why
         console.print(escape(str(why)), style="yellow", highlight=False)
+
+
+def tell_calibration(*, runs: Path | None = None, as_json: bool = False) -> None:
+    """Print how good predictions were so far."""
+    place = _home(runs) / calibration.NAME
+    summaries = calibration.summarise(calibration.read_scores(place))
+    if as_json:
+        told = {name: summary.to_json() for name, summary in summaries.items()}
+        json.dump({"schema": 1, "file": str(place), "calibration": told}, sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        show_calibration(summaries, str(place), Console())
+
+
+def _home(runs: Path | None) -> Path:
+    """The `.stoker` in which scores are kept."""
+    return (runs or default_root()).absolute().parent
 
 
 def _write(diagnosis: Diagnosis, report: Path | None) -> tuple[Path | None, NotPermitted | None]:
@@ -70,17 +104,28 @@ def _write(diagnosis: Diagnosis, report: Path | None) -> tuple[Path | None, NotP
         return None, error
 
 
-def _of(words: list[str], *, module: bool, runs: Path | None, budget: float) -> Diagnosis:
+def _of(words: list[str], *, module: bool, runs: Path | None, budget: float, ranks: int) -> Diagnosis:
     if not module and len(words) == 1 and _is_record(words[0], runs or default_root()):
         return examine_record(Record.open(words[0], runs))
+    if not module and words[0].endswith(".ipynb"):
+        return _of_notebook(words, runs=runs, budget=budget, ranks=ranks)
     status = Console(stderr=True)
+    command = ["-m", *words] if module else words
+    folder = _home(runs) / "doctor"
     with status.status("looking at this machine") as told:
-        return examine(
-            ["-m", *words] if module else words,
-            folder=(runs or default_root()).absolute().parent / "doctor",
-            budget=budget,
-            tell=told.update,
-        )
+        if ranks > 1:
+            return examine_ranks(command, ranks=ranks, folder=folder, budget=budget, tell=told.update)
+        return examine(command, folder=folder, budget=budget, tell=told.update)
+
+
+def _of_notebook(words: list[str], *, runs: Path | None, budget: float, ranks: int) -> Diagnosis:
+    """Its cells are diagnosed as a script, and are never called one."""
+    with as_script(Path(words[0])) as script:
+        try:
+            found = _of([str(script), *words[1:]], module=False, runs=runs, budget=budget, ranks=ranks)
+        except DiagnosisFailed as error:
+            raise DiagnosisFailed(str(error).replace(str(script), words[0])) from error
+    return replace(found, command=tuple(words))
 
 
 def _is_record(word: str, root: Path) -> bool:

@@ -128,12 +128,11 @@ def _where(diagnosis: Diagnosis, series: Series | None) -> Html:
 
 
 def _parts_told(diagnosis: Diagnosis) -> str:
-    if not any(part.began is not None for part in diagnosis.method):
+    parts = [part.name for part in diagnosis.method if part.began is not None]
+    if not parts:
         return ""
-    return (
-        "Above the picture: which part of the diagnosis the loop was in. The shares above are of "
-        "“observe” alone, and in “replay” its batches cost nothing."
-    )
+    told = "Above it: which part of the diagnosis the loop was in. The shares are of “observe” alone"
+    return told + (", and in “replay” batches cost nothing." if "replay" in parts else ".")
 
 
 def _ceilings(diagnosis: Diagnosis) -> Html:
@@ -171,7 +170,8 @@ def _named(one: Named, now: float, *, with_cures: bool) -> Html:
             tag("span", story.certainty(one.certainty), class_="tag")),
         tag("p", story.meaning(one.cause), class_="soft"),
         tag("ul", [tag("li", line) for line in one.evidence]),
-        tag("p", f"Without this and those before it: {rate(after, 'step')} at the most "
+        tag("p", f"{'Without this and those before it' if with_cures else 'Without it'}: "
+            f"{rate(after, 'step')} at the most "
             f"({after / now:.1f}x), by what was measured.") if after is not None else None,
         tag("ul", [_cure(cure) for cure in one.cures]) if with_cures else None,
     )  # fmt: skip
@@ -205,7 +205,7 @@ def _plan(diagnosis: Diagnosis) -> Html | None:
     return tag(
         "section",
         tag("h2", "Plan"),
-        tag("p", plan.summary),
+        tag("p", f"{_upper(plan.summary)}."),
         tag("p", "Rates and times of the options are predictions; nine in ten should lie in the interval.",
             class_="soft"),
         _table(proposal.options(plan)) if plan.options else None,
@@ -302,4 +302,6 @@ def _pairs(table: Table) -> Html:
 
 
 def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A sentence's beginning; a name of code keeps its own."""
+    first = text.partition(" ")[0].rstrip(",:;")
+    return text[:1].upper() + text[1:] if first.isalpha() else text

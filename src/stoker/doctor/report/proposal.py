@@ -24,6 +24,8 @@ def options(plan: Plan) -> Table:
             need(option.ram),
             KIND_MEANINGS[option.kind],
         )
+        if option.alike is None
+        else (option.name, f"as {option.alike}", "", "", "", "", "")
         for option in plan.options
     ]
     columns = ("option", "predicted rate", "an epoch", "in total", "VRAM", "RAM", "what stays the same")
@@ -48,7 +50,7 @@ def about(option: Option) -> str:
     """What else is to be known of an option, in a line."""
     parts = []
     if option.alike is not None:
-        parts.append(f"The same as {option.alike}: nothing more is to be gained at this risk.")
+        return f"The same as {option.alike}: there is nothing more to change at this risk."
     if option.limit is not None:
         parts.append(f"Then it waits for: {option.limit}.")
     if option.risk:
