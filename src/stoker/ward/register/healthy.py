@@ -1,4 +1,4 @@
-"""Runs with nothing to cure: twenty-one scripts of many kinds, and three that are bound by their compute."""
+"""Runs with nothing to cure: twenty-two scripts of many kinds, and three that are bound by their compute."""
 
 from stoker.ward.case import Case, Data
 
@@ -35,6 +35,18 @@ HEALTHY = (
     _healthy("log_stream.py", "an iterable dataset"),
 )
 
+RANKS = (
+    Case(
+        id="healthy-pollen-ranks",
+        script="pollen_ranks.py",
+        cause="healthy",
+        variant="two ranks with as much to do, and little to tell each other",
+        needs=("cores>=2",),
+        lookalikes=(8,),
+        ranks=2,
+    ),
+)
+
 COMPUTE_BOUND = (
     Case(
         id="compute-bound-noise",
@@ -58,4 +70,4 @@ COMPUTE_BOUND = (
     ),
 )
 
-CASES = (*HEALTHY, *COMPUTE_BOUND)
+CASES = (*HEALTHY, *RANKS, *COMPUTE_BOUND)
