@@ -31,11 +31,13 @@ def judge(run: Evidence) -> Judgement:
     if over < 0.1:
         return None  # they come in ways that are not counted: maps, sockets
     if over < _OVER:
-        return RuledOut(by=f"{over:.2g} bytes are read for a byte of the batch")
+        return RuledOut(by=f"{_count(over)} bytes are read for a byte of the batch")
     if run.drawn is None or not run.drawn.length or not run.reread.held:
         return None
     times = asked * run.drawn.length / run.reread.held
-    told = f"an epoch reads {times:.2g} times what the files hold, {over:.2g} bytes for a byte of the batch"
+    told = (
+        f"an epoch reads the files {_count(times)} times over, {_count(over)} bytes for a byte of the batch"
+    )
     if times < _OFTEN:
         return RuledOut(by=told)
     if run.lost < ALARM:
@@ -43,3 +45,7 @@ def judge(run: Evidence) -> Judgement:
     # Files that are opened for every sample are read from their beginning each time: that is the cause then.
     reopened = (run.calls("reopen") or 0.0) >= 0.5
     return Found(share=run.lost, certainty=0.6 if reopened else 0.93, evidence=(told,))
+
+
+def _count(times: float) -> str:
+    return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"

@@ -113,6 +113,7 @@ def end_workers(iterator: Any) -> None:
     if not workers:
         return
     torch._C._remove_worker_pids(id(iterator))  # else torch takes it for an accident
+    iterator._worker_pids_set = False
     for worker in workers:
         worker.kill()
     for worker in workers:

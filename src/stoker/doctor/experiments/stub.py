@@ -94,22 +94,20 @@ class Answers:
             mode: str = "r",
             buffering: int = -1,
             encoding: str | None = None,
-            *args: Any,
-            **more: Any,
+            errors: str | None = None,
+            newline: str | None = None,
+            closefd: bool = True,
+            opener: Any = None,
         ) -> Any:
-            if isinstance(file, int) or set(mode) - set("rbt") or args or more.get("opener") is not None:
-                return real(file, mode, buffering, encoding, *args, **more)
+            if isinstance(file, int) or set(mode) - set("rbt") or opener is not None:
+                return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
             path = os.fspath(file)
             data = self._whole.get(path)
             if data is None:
                 with real(path, "rb") as whole:
                     data = self._whole[path] = self._keep(whole.read())
             memory = io.BytesIO(data)
-            if "b" in mode:
-                return memory
-            return io.TextIOWrapper(
-                memory, io.text_encoding(encoding), more.get("errors"), more.get("newline")
-            )
+            return memory if "b" in mode else io.TextIOWrapper(memory, encoding, errors, newline)
 
         return open
 
