@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from stoker.doctor.device import Copied
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.model import Change, Interval, loader_seconds, predict
+from stoker.doctor.steadiness import settled_step
+from stoker.watch import Step
 
 TIMES = st.floats(min_value=1e-3, max_value=0.5)
 WORKERS = st.integers(min_value=1, max_value=8)
@@ -159,6 +161,7 @@ def test_another_batch_is_predicted_between_sizes_that_ran() -> None:
         (loop(drawn=None), workers(4)),
         (loop(), Change(change="rarer")),
         (loop(), Change(change="something else")),
+        (loop(), Change(change="something else", value=3, share=0.5)),
         (loop(), Change(change="num_workers")),
         (loop(step=float("inf")), workers(4)),
     ],
@@ -196,3 +199,19 @@ def test_threads_are_predicted_as_they_were_tried() -> None:
     run = loop(one_thread=0.012)
     assert rate(run, Change(change="threads", value=1, share=0.4)) == pytest.approx(1 / 0.012)
     assert predict(loop(), [Change(change="worker_threads", value=1)]) is None
+
+
+def test_steps_beside_loaders_that_start_are_not_the_settled_ones() -> None:
+    """The first batches of each worker come late too, and workers that stay have none of that."""
+    run = loop(step=0.04, startup=0.25, settled=0.02)
+    assert rate(run, Change(change="persistent_workers", value=True)) == pytest.approx(1 / 0.0204)
+
+    def step(seconds: float, startup: float = 0.0) -> Step:
+        return Step(
+            step=0, t=0.0, samples=1, loader=0, wait=0.0, copy=0.0, forward=seconds, backward=0.0, update=0.0,
+            other=0.0, startup=startup,
+        )  # fmt: skip
+
+    epoch = [step(0.2, startup=0.1), step(0.05), step(0.05), *[step(0.01)] * 7]
+    assert settled_step(epoch * 2, 2) == pytest.approx(0.01)
+    assert settled_step(epoch[:4], 2) is None

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from stoker.doctor.budget import Budget, Ram, Vram
 from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.finding import Cure
 from stoker.doctor.plan import KINDS, Plan, draw_up
 from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.doctor.verdict import reach
@@ -95,6 +96,33 @@ def test_no_worker_is_proposed_that_memory_has_no_room_for() -> None:
     plan = plan_for(slow(), none_more)
     assert all(step.change != "num_workers" for option in plan.options for step in option.changes)
     assert any("/dev/shm has room for 2" in note for note in plan.notes)
+
+
+def test_memory_pressure_is_cured_by_fewer_workers() -> None:
+    """Not by more of them, whatever a drain has shown."""
+    cures = reach(slow()).named[0]
+    memory = replace(reach(slow()), named=(replace(cures, cause="ram-pressure", share=None),))
+    fits_one = Budget(vram=Vram(), ram=Ram(most_workers=1, limited_by="memory"))
+    assert draw_up(memory, slow(), fits_one).options[0].changes[0].value == 1
+    assert draw_up(memory, slow(), ROOMY).options[0].changes[0].value == 1
+
+
+def test_a_larger_batch_is_one_that_ran_and_fits_and_is_fastest() -> None:
+    """With what it means for the learning rate."""
+    cure = Cure(change="batch_size", text="a larger batch", kind="optimization")
+    gpu = slow(
+        step=0.02, compute=0.02, loader=0.001, loader_with=None,
+        resized=((32, 0.02, 10**9), (64, 0.022, 2 * 10**9), (128, 0.06, 4 * 10**9)),
+    )  # fmt: skip
+    named = replace(reach(slow()).named[0], cause="tiny-batch", share=0.4, cures=(cure,))
+    verdict = replace(reach(gpu), named=(named,), rate=50.0)
+    (step,) = draw_up(verdict, gpu, ROOMY).options[2].changes
+    assert step.value == 64
+    assert step.predicted is not None
+    assert step.predicted.mid == pytest.approx(2 / 0.022)
+    assert "learning rate" in step.consequences
+    small = Budget(vram=Vram(free=15 * 10**8), ram=Ram())
+    assert draw_up(verdict, gpu, small).options == ()
 
 
 def test_what_gains_nothing_is_not_proposed() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sync, Trace
@@ -19,6 +19,7 @@ from stoker.doctor.foreign import foreign_cores
 from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
+from stoker.doctor.steadiness import settled_step, since_startup, spread_of
 from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
@@ -37,9 +38,6 @@ _LEAST_STALLS = 3
 _NO_READING = 4096
 # Of the cores that may be used, for them to be what limits a run.
 _FULL = 0.85
-# Parts of the observed steps by which their spread is told, and Student's factor for the mean of so many.
-_STRETCHES = 8
-_NINE_IN_TEN = 1.895
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,8 @@ class Evidence:
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch.
     `foreign` are cores that other processes used meanwhile.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
-    `typical` is the median step; `spread`, a share, by how much the mean may be off, nine times in ten.
+    `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
+    `spread`, a share, by how much the mean step may be off, nine times in ten.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
@@ -80,6 +79,7 @@ class Evidence:
     startup: float = 0.0
     steps: int = 0
     typical: float | None = None
+    settled: float | None = None
     spread: float | None = None
     samples: float | None = None
     batches: float = 1.0
@@ -240,6 +240,7 @@ def read(
         return _without_steps(rank.about, mine, lines, host, more)
     seconds = [step.seconds for step in steps]
     drawn = _drawn(told.get("observed", {}).get("loaders") or rank.about.get("loaders") or [])
+    workers = (drawn[1].workers or 0) if drawn is not None else 0
     making = Making()
     for batch in rank.batches():
         if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, began, ended):
@@ -266,10 +267,11 @@ def read(
         startup=sum(step.startup for step in steps) / sum(seconds),
         steps=len(steps),
         typical=median(seconds),
-        spread=_spread(seconds),
+        spread=spread_of(seconds),
         samples=samples,
         batches=per_step,
-        compute=_replayed(all_steps, told.get("replay"), missing),
+        settled=settled_step(steps, workers),
+        compute=_replayed(all_steps, told.get("replay"), workers, missing),
         loader=_scaled(_drained(told.get("drain"), missing), per_step),
         loader_with=more.get("loader_with"),
         step_with=more.get("step_with"),
@@ -372,13 +374,18 @@ def _within(t: float, began: float | None, ended: float | None) -> bool:
     return (began is None or t >= began) and (ended is None or t <= ended)
 
 
-def _replayed(steps: Iterable[Step], told: Mapping[str, Any] | None, missing: dict[str, str]) -> float | None:
+def _replayed(
+    steps: Iterable[Step],
+    told: Mapping[str, Any] | None,
+    workers: int,
+    missing: dict[str, str],
+) -> float | None:
     """What a step took with held batches; those in which an epoch began are no measure of that."""
     if told is None:
         missing.setdefault("replay", "it was not held, or did not come to its end")
         return None
     held = [step for step in steps if told["began"] < step.t <= told["t"] + 1e-3][1:]
-    held = [step for step in held if not step.startup]
+    held = since_startup(held, workers) or [step for step in held if not step.startup]
     if len(held) < _LEAST_HELD:
         missing["replay"] = f"only {len(held)} steps could be timed"
         return None
@@ -394,15 +401,6 @@ def _drained(told: Mapping[str, Any] | None, missing: dict[str, str]) -> float |
         missing["drain"] = f"only {told['batches']} batches came after those that lay ready"
         return None
     return float(told["seconds"] / told["batches"])
-
-
-def _spread(seconds: Sequence[float]) -> float | None:
-    """By how much the mean of the steps may be off, nine times in ten, by how stretches of them differ."""
-    part = len(seconds) // _STRETCHES
-    if part < 2:
-        return None
-    means = [fmean(seconds[at : at + part]) for at in range(0, part * _STRETCHES, part)]
-    return _NINE_IN_TEN * stdev(means) / len(means) ** 0.5 / fmean(means)
 
 
 def _recompiled(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, float] | None:

@@ -27,11 +27,15 @@ from stoker.doctor.finding import ALARM
 UNTRIED = 0.15
 # Changes after which batches cost the loop nothing: they come from memory, on the device or beside it.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
-# Changes to what the loop itself does, batches apart.
-_OF_THE_LOOP = frozenset({"rarer", "async_save", "detach", "bucket", "pad", "dynamic", "debug_off"})
+# Other changes to how batches are made and handed over; what is not among them is of the loop itself.
+_OF_THE_INPUT = _NO_LOADER | {
+    "num_workers", "prefetch_factor", "persistent_workers", "stage", "collate", "rechunk", "pack",
+    "memory_map",
+}  # fmt: skip
 # Changes that were tried together, as one thread in each process.
 _THREADS = frozenset({"threads", "worker_threads"})
-# Their time, by a replay with that and nothing else switched, is in `variants`.
+# Changes whose time was told by steps with that switched, by their name there; others have the same name.
+_VARIANTS = {"amp": "bf16", "autocast": "bf16", "keep_cache": "kept_cache"}
 _AS_IT_IS = "as it is"
 
 
@@ -86,7 +90,7 @@ def predict(
         return None
     if all(change.change in _THREADS and change.value == 1 for change in changes):
         found = None if run.one_thread is None else (run.one_thread, "compute")
-    elif all(change.change in _OF_THE_LOOP for change in changes):
+    elif all(_is_of_the_loop(run, change) for change in changes):
         found = _without(run, changes)
     else:
         found = _by_parts(run, changes)
@@ -101,6 +105,12 @@ def predict(
         rate=Interval(low=rate * exp(-half), mid=rate, high=rate * exp(half)),
         limit=limit,
     )
+
+
+def _is_of_the_loop(run: Evidence, change: Change) -> bool:
+    """Whether it removes something that the loop itself does, and nothing was tried that tells more."""
+    tried = change.change in _EFFECTS or _VARIANTS.get(change.change, change.change) in (run.variants or {})
+    return not tried and change.change not in _OF_THE_INPUT and change.value is None
 
 
 def _spread(run: Evidence, changes: Sequence[Change]) -> float:
@@ -149,15 +159,23 @@ def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | N
     elif before is not None and before[1] == after[1]:
         # What the parts do not explain stays, as long as the run waits for the same part. A longer queue
         # evens out what varies from batch to batch.
-        stays = run.step * (1 - run.startup) / before[0]
+        stays = _steady(run, then.startup < now.startup) / before[0]
         if stays > 1:
             stays = 1 + (stays - 1) * min(1.0, now.prefetch / then.prefetch)
     return max(after[0] * stays + then.startup, then.compute), after[1]
 
 
+def _steady(run: Evidence, workers_stay: bool) -> float:
+    """A step as it was observed, loaders starting up apart; and what that slows down too, if workers stay."""
+    if workers_stay and run.settled is not None:
+        return run.settled
+    return run.step * (1 - run.startup)
+
+
 def _as_observed(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
     """Of a loop whose parts are not known, what was observed of it as it is and with other workers."""
-    seconds, startup = run.step * (1 - run.startup), run.step * run.startup
+    stay = any(change.change == "persistent_workers" for change in changes)
+    seconds, startup = _steady(run, stay), run.step * run.startup
     tried = run.step_with
     for change in changes:
         if change.change == "persistent_workers":
@@ -339,13 +357,13 @@ def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
 
 def _other(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     """By a replay with that switched; else by what its cause costs."""
-    variants = run.variants or {}
-    if change.change in variants and _AS_IT_IS in variants:
-        saved = variants[_AS_IT_IS] - variants[change.change]
-        return replace(loop, compute=max(loop.compute - saved, variants[change.change]))
-    if change.share is None:
+    variants, name = run.variants or {}, _VARIANTS.get(change.change, change.change)
+    if name in variants and _AS_IT_IS in variants:
+        saved = variants[_AS_IT_IS] - variants[name]
+        return replace(loop, compute=max(loop.compute - saved, variants[name]))
+    if change.share is None or change.value is not None:
         return None
-    if change.change in _OF_THE_LOOP:
+    if change.change not in _OF_THE_INPUT:
         model = sum(run.shares.get(name) or 0.0 for name in ("copy", "forward", "backward", "update"))
         return replace(loop, compute=max(loop.compute - change.share * run.step, model * run.step))
     current = loop.seconds(run)

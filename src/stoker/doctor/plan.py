@@ -21,6 +21,8 @@ _OPTIONS: tuple[tuple[str, Kind], ...] = (
     ("moderate", "numerics"),
     ("aggressive", "optimization"),
 )
+# Causes that are cured by using less.
+_OF_MEMORY = ("ram-pressure", "small-shm")
 # The least gain that a change is worth.
 _WORTH = 1.02
 
@@ -166,7 +168,7 @@ def _propose(
     proposed, notes = [], []
     for named in verdict.named:
         for cure in named.cures:
-            value, note = _value_of(cure, run, budget)
+            value, note = _value_of(cure, named.cause, run, budget)
             if note is not None:
                 notes.append(note)
                 continue
@@ -183,7 +185,7 @@ def _propose(
                 consequences=CONSEQUENCES.get(cure.change, "") if cure.kind == "optimization" else "",
             )
             told = predict(run, (_change(step),), errors)
-            if told is not None and told.rate.mid < _WORTH * verdict.rate:
+            if told is not None and told.rate.mid < _WORTH * verdict.rate and named.cause not in _OF_MEMORY:
                 notes.append(f"{_said(step)} would gain nothing: {told.limit} is the next limit")
                 continue
             if told is not None:
@@ -192,19 +194,25 @@ def _propose(
     return proposed, tuple(dict.fromkeys(notes))
 
 
-def _value_of(cure: Cure, run: Evidence, budget: Budget) -> tuple[Any, str | None]:
+def _value_of(cure: Cure, cause: str, run: Evidence, budget: Budget) -> tuple[Any, str | None]:
     """The value of a setting, where it is one; or why it cannot be had."""
     if cure.change == "num_workers":
-        return _workers_for(run, budget)
-    if cure.change in ("persistent_workers", "pin_memory"):
+        return _fewer_workers(run, budget) if cause in _OF_MEMORY else _workers_for(run, budget)
+    if cure.change == "prefetch_factor":
+        return (1 if cause in _OF_MEMORY else None), None
+    if cure.change == "persistent_workers":
         return True, None
+    if cure.change == "pin_memory":
+        return not (run.drawn is not None and run.drawn.pinned), None
     if cure.change in ("threads", "worker_threads"):
         return 1, None  # as it was tried
+    if cure.change == "batch_size":
+        return _batch_for(run, budget)
     return None, None
 
 
 def _workers_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
-    """As many as were measured, or make batches as fast as they are used; and no more than fit."""
+    """As many as were tried, or make batches as fast as they are used; and no more than fit."""
     tried = run.step_with or run.loader_with
     wanted = workers_worth_trying(run) if tried is None and not run.workers else tried[0] if tried else None
     fit, ram = budget.ram.most_workers, budget.ram
@@ -213,6 +221,31 @@ def _workers_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]
     if fit <= run.workers:
         return None, f"num_workers: {ram.limited_by} has room for {fit}, and there are {run.workers}"
     return fit, None
+
+
+def _fewer_workers(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
+    """As many as memory has room for; half of them where that is not known."""
+    fit = budget.ram.most_workers
+    if fit is not None and fit < run.workers:
+        return max(1, fit), None
+    if run.workers < 2:
+        return None, f"num_workers: there are {run.workers}, and no fewer to have"
+    return run.workers // 2, None
+
+
+def _batch_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
+    """Of the sizes that ran and fit, the one with most samples a second: the largest need not be it."""
+    own = None if run.drawn is None else run.drawn.batch_size
+    room = budget.vram.free
+    fitting = [
+        (samples / seconds, samples)
+        for samples, seconds, peak in run.resized
+        if room is None or peak is None or peak + (budget.vram.context or 0) <= room
+    ]
+    if own is None or not fitting:
+        return None, None
+    best = max(fitting)[1]
+    return (best, None) if best > own else (None, f"batch_size: of the sizes that ran, {best} is the fastest")
 
 
 def _choose(steps: list[Step], run: Evidence) -> tuple[Step, ...]:
