@@ -3,9 +3,15 @@
 import os
 from typing import Any
 
+import pytest
+
+from stoker.doctor.causes import throttled_clocks
 from stoker.doctor.device import Card, Others, SizePoint
 from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
+from stoker.doctor.evidence import Evidence
 from stoker.doctor.experiments.alone import look
+from stoker.doctor.finding import Found
+from stoker.facts import Sampler
 from stoker.scratch import Message
 from stoker.ward.fake_gpu import FakeGpus, Occupant, card
 
@@ -32,6 +38,21 @@ def test_a_busy_tenant_is_seen_by_the_cards_own_utilisation() -> None:
     assert (found.others.bytes, found.others.busy) == (20 * GIB, 0.97)
     assert found.others.holders is None
     assert found.others.reason
+
+
+def test_a_process_that_has_just_ended_is_nobody() -> None:
+    """Its memory and its time are there for a moment longer; the last readings count."""
+
+    class Emptying(FakeGpus):
+        asked = 0
+
+        def sample(self, index: int, *, bus: bool) -> dict[str, object]:
+            self.asked += 1
+            gone = self.asked > 2
+            return {"used_bytes": 0 if gone else 20 * GIB, "utilisation_percent": 0 if gone else 90}
+
+    (found,) = look(source=Emptying(card(used_bytes=20 * GIB), occupants=None), pause=lambda _: None)
+    assert (found.others.bytes, found.others.busy) == (0, 0.0)
 
 
 def test_a_card_that_does_not_answer_is_unknown() -> None:
@@ -74,6 +95,19 @@ def test_the_card_is_the_scripts_own_one_of_several() -> None:
     assert found["clocks"].held == (("sw_thermal", 1.0),)
     assert context_bytes([about], found["others"]) == GIB
     assert context_bytes([], found["others"]) is None
+
+
+def test_a_clock_held_down_is_read_as_the_sampler_writes_it() -> None:
+    """From the sampler's own lines, beside a fake driver, to the cause."""
+    hot = card(utilisation_percent=99, sm_clock_mhz=1100, clock_reasons=("sw_thermal",))
+    lines = [dict(Sampler(gpu=FakeGpus(hot)).read()) for _ in range(3)]
+    (here,) = look(source=FakeGpus(hot), pause=lambda _: None)
+    about = told("device", uuid=hot.uuid, used=0, reserved=0)
+    clocks = read_device([about], lines, [here], steps=10)["clocks"]
+    run = Evidence(step=0.01, shares={"wait": 0.0}, clocks=clocks, process={"on_gpu": True})
+    found = throttled_clocks.judge(run)
+    assert isinstance(found, Found)
+    assert found.share == pytest.approx(1 - 1100 / 1980)
 
 
 def test_allocations_are_counted_over_the_observed_steps() -> None:

@@ -150,6 +150,13 @@ def test_small_copies_and_pinned_ones_are_no_fault() -> None:
     assert isinstance(pageable_copy.judge(on_gpu(trace=small, copied=quick)), RuledOut)
 
 
+def test_the_copy_ceiling_is_that_of_the_way_the_bytes_take() -> None:
+    """From pageable memory here; without a copy there is none."""
+    ceilings = reach(on_gpu(trace=COPYING, copied=MOVED)).ceilings
+    assert ceilings["copy"] == pytest.approx(1 / MOVED.pageable)
+    assert "copy" not in reach(on_gpu()).ceilings
+
+
 def test_a_pageable_copy_is_not_told_without_having_moved_the_bytes() -> None:
     """Not measured is not "no"."""
     assert pageable_copy.judge(on_gpu(trace=COPYING)) is None

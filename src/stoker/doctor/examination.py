@@ -26,7 +26,7 @@ from stoker.doctor.smaller import run_smaller
 from stoker.doctor.trial import Parts, as_argument
 from stoker.doctor.verdict import Verdict, reach
 from stoker.errors import DiagnosisFailed
-from stoker.scratch import Guards, Limits, Result, run
+from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.watch import Record
 
@@ -36,6 +36,8 @@ _OF_DEVICE = (
 )  # fmt: skip
 # Of a budget, for the first run; the rest is for a drain with other workers.
 _FIRST = 0.7
+# More is asked in it where there is a GPU.
+_FIRST_WITH_GPU = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +99,13 @@ class Diagnosis:
         }
 
 
-def examine_record(record: Record) -> Diagnosis:
-    """What a record alone tells: less than experiments do."""
+def examine_record(record: Record, held: Sequence[Message] = ()) -> Diagnosis:
+    """What a record alone tells: less than experiments do. `held` is what was tried beside it."""
     began = time.monotonic()
     host = ((record.about.get("facts") or {}) if isinstance(record.about, dict) else {}).get("host") or {}
-    evidence = read(record, (), host, {"missing": {"replay": "a record alone", "drain": "a record alone"}})
+    tried = {message.kind for message in held}
+    missing = {name: "a record alone" for name in ("replay", "drain") if name not in tried}
+    evidence = read(record, held, host, {"missing": missing})
     if evidence is None:
         raise DiagnosisFailed(f"{record.folder} holds fewer than 2 steps: nothing can be told from it")
     return Diagnosis(
@@ -110,6 +114,7 @@ def examine_record(record: Record) -> Diagnosis:
         record=record.folder,
         seconds=time.monotonic() - began,
         shield=None,
+        method=tuple(Stretch(name=message.kind, seconds=message.at) for message in held),
     ).planned(record.folder.parent.parent)
 
 
@@ -121,7 +126,8 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     folder.mkdir(parents=True, exist_ok=True)
     cards = look()
     tell("observing the loop, then with held batches, then its loader alone")
-    result = _hold(command, folder, name, Parts(device=True), budget * _FIRST)
+    first = _FIRST_WITH_GPU if cards else _FIRST
+    result = _hold(command, folder, name, Parts(device=True), budget * first)
     record = _record(folder / name, result, command)
     known: dict[str, Any] = {"ending": read_ending(result, _kills_since(host)), "cards": cards}
     evidence = read(record, result.messages, host, known)

@@ -7,8 +7,11 @@ from stoker.scratch import Message
 
 # Of the run itself, not of what is held in it; `batch` comes with what a replay found.
 _PLUMBING = frozenset(
-    {"started", "progress", "end", "error", "shield", "finished", "batch", "first", "death"}
-)
+    {
+        "started", "progress", "end", "error", "shield", "finished", "batch", "first", "death", "device",
+        "untraced", "unresized", "overflow",
+    }
+)  # fmt: skip
 _NAMES = {"began": "start and warm-up", "observed": "observe"}
 
 
@@ -38,7 +41,7 @@ def stretches(messages: Iterable[Message], *, note: str = "") -> tuple[Stretch, 
         if before is not None:
             found.append(
                 Stretch(
-                    name=_NAMES.get(message.kind, message.kind),
+                    name=_name(message),
                     seconds=max(0.0, message.at - before),
                     began=None if clock is None else clock + before,
                     ended=None if clock is None else clock + message.at,
@@ -47,3 +50,11 @@ def stretches(messages: Iterable[Message], *, note: str = "") -> tuple[Stretch, 
             )
         before = message.at
     return tuple(found)
+
+
+def _name(message: Message) -> str:
+    if message.kind == "variant":
+        return f"steps {message.body['name']}"
+    if message.kind == "resized":
+        return f"batches of {message.body['samples']}"
+    return _NAMES.get(message.kind, message.kind)

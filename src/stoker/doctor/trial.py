@@ -36,6 +36,7 @@ from stoker.doctor.held import Held, bytes_in
 from stoker.doctor.padding import share_of_padding
 from stoker.doctor.world import world_size
 from stoker.scratch import Child
+from stoker.watch.launcher import adopt
 from stoker.watch.session import Plan, Session
 
 # Epochs over which a drain is tried: a short one may end before the queue's own batches are through.
@@ -89,6 +90,7 @@ def prepare(child: Child, argument: dict[str, Any]) -> None:
         overrides.put({"threads": parts.threads})
     session = Session(Plan(name="doctor", root=Path(argument["runs"]), run_id=argument["run"]))
     session.start()
+    adopt(session)
     atexit.register(session.finish, "done")  # of a script that ends before its diagnosis
     tell_of_deaths(child)
     tell_of_overflow(child.report, lambda: [one.settings for one in list(session.observer.loaders.all)])
@@ -205,7 +207,9 @@ class Trial:
         if self._part == "warm":
             return self._steps >= parts.warm_steps
         if self._part == "observe":
-            enough = made >= parts.observe_steps and lasted >= parts.observe_seconds
+            # On a GPU more is asked afterwards, and steps are short there.
+            least = parts.observe_seconds / (1 if self._session.observer.device is None else 2)
+            enough = made >= parts.observe_steps and lasted >= least
             return enough or lasted >= parts.observe_most
         if self._part == "replay":
             enough = made >= parts.replay_steps and lasted >= parts.replay_seconds

@@ -84,7 +84,7 @@ def reach(run: Evidence) -> Verdict:
         elif judged.share is not None and judged.share < ALARM:
             eliminated[cause.ID] = f"it costs {judged.share:.0%} of the step"
         else:
-            found.append((cause.ID, judged, cause.CURES))
+            found.append((cause.ID, judged, cause.CURES if judged.cures is None else judged.cures))
     found.sort(key=lambda one: one[1].weight, reverse=True)
     named = _in_order(run, found)
     if named:
@@ -103,9 +103,18 @@ def reach(run: Evidence) -> Verdict:
         ceilings={
             "compute": None if run.compute is None else 1 / run.compute,
             "loader": None if run.loader is None else 1 / run.loader,
+            **_copy_ceiling(run),
         },
         rate=1 / run.step,
     )
+
+
+def _copy_ceiling(run: Evidence) -> dict[str, float]:
+    """Steps a second that the bus would allow, by the way that most of a step's bytes take now."""
+    moved, trace = run.copied, run.trace
+    if moved is None or trace is None:
+        return {}
+    return {"copy": 1 / (moved.pageable if trace.pageable_bytes > trace.pinned_bytes else moved.pinned)}
 
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:

@@ -31,29 +31,39 @@ def look(*, source: GpuSource | None = None, pause: Callable[[float], None] = ti
     try:
         gpus = facts.collect(source=opened).gpus if source is not None else facts.collect().gpus
         held = [gpu.index for gpu in gpus if (gpu.used_bytes or 0) > NOBODYS_BYTES]
-        busy = _utilisation(opened, held, pause)
+        read = _watch(opened, held, pause)
     finally:
         opened.close()
-    return tuple(_card(gpu, busy) for gpu in gpus)
+    return tuple(_card(gpu, *read.get(gpu.index, (gpu.used_bytes, None))) for gpu in gpus)
 
 
-def _utilisation(
+def _watch(
     source: GpuSource, indices: Sequence[int], pause: Callable[[float], None]
-) -> dict[int, float | None]:
-    """How busy each is, 0 to 1; a card on which nobody holds anything is not asked."""
-    read: dict[int, list[float]] = {index: [] for index in indices}
+) -> dict[int, tuple[int | None, float | None]]:
+    """Bytes held on each and how busy it is, 0 to 1, for a second; an empty card is not asked.
+
+    By the last readings: a process that has just ended leaves both behind it for a moment.
+    """
+    bytes_held: dict[int, int | None] = {}
+    busy: dict[int, list[float]] = {index: [] for index in indices}
     for turn in range(_READINGS if indices else 0):
         if turn:
             pause(_PAUSE)
-        for index, values in read.items():
-            percent = source.sample(index, bus=False).get("utilisation_percent")
+        for index, values in busy.items():
+            read = source.sample(index, bus=False)
+            used, percent = read.get("used_bytes"), read.get("utilisation_percent")
+            bytes_held[index] = used if isinstance(used, int) else None
             if isinstance(percent, int | float):
                 values.append(percent / 100)
-    return {index: median(values) if values else None for index, values in read.items()}
+    last = _READINGS // 2
+    return {
+        index: (bytes_held[index], median(busy[index][-last:]) if busy[index] else None) for index in indices
+    }
 
 
-def _card(gpu: Gpu, busy: dict[int, float | None]) -> Card:
-    held = gpu.used_bytes
+def _card(gpu: Gpu, held: int | None, busy: float | None) -> Card:
+    if held is not None and held <= NOBODYS_BYTES:
+        busy = 0.0
     return Card(
         index=gpu.index,
         uuid=gpu.uuid,
@@ -63,7 +73,7 @@ def _card(gpu: Gpu, busy: dict[int, float | None]) -> Card:
         others=Others(
             total=gpu.total_bytes,
             bytes=held,
-            busy=busy.get(gpu.index, None if held is None else 0.0),
+            busy=busy,
             holders=None
             if gpu.holders is None
             else tuple(_words(one) for one in gpu.holders if not one.ours),

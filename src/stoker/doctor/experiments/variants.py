@@ -23,6 +23,7 @@ class Variant(Condition):
     """The loop as it is; those below switch something."""
 
     name = AS_IT_IS
+    most = 0.6
 
     def __init__(self, held: Held | None, tell: Tell) -> None:
         self.held, self._tell = held, tell
