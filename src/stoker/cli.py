@@ -296,7 +296,7 @@ def stage(
 
 @app.command(no_args_is_help=True)
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: overhead, truth, holders or feed.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed or tune.")],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
     out: Annotated[Path, typer.Option(help="Where the results and the page go.")] = Path("benchmarks"),

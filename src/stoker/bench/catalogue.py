@@ -16,6 +16,7 @@ BENCHES = {
     "truth": "stoker.bench.truth",
     "holders": "stoker.bench.holders",
     "feed": "stoker.bench.feed",
+    "tune": "stoker.bench.tune",
 }
 
 
