@@ -18,9 +18,11 @@ __all__ = [
     "Watch",
     "__version__",
     "check",
+    "diagnose",
 ]
 
 if TYPE_CHECKING:
+    from stoker.doctor.live import diagnose
     from stoker.facts import check
     from stoker.feed import Feed
     from stoker.feed.sources.images import ImageSource
@@ -39,6 +41,7 @@ _HOMES = {
     "VolumeSource": "stoker.feed.sources.volume",
     "Watch": "stoker.watch",
     "check": "stoker.facts",
+    "diagnose": "stoker.doctor.live",
 }
 
 

@@ -34,6 +34,8 @@ _HOOK = "stoker.doctor.trial:prepare"
 _OF_DEVICE = (
     "trace", "syncs", "copied", "variants", "resized", "others", "allocator", "clocks", "overflow",
 )  # fmt: skip
+# Of a memory group's limit, one part in so many is kept free.
+_GROUP_HEADROOM = 32
 # Of a budget, for the first run; the rest is for a drain with other workers.
 _FIRST = 0.7
 # More is asked in it where there is a GPU.
@@ -185,6 +187,19 @@ def examine_ranks(
     ).planned(folder.parent)
 
 
+def _headroom() -> int:
+    """Memory that a scratch run leaves free.
+
+    Less where a group's limit is what it would meet: there the kernel ends the script, which is first in its
+    line, and nobody else; half a GiB kept free would stop what lives in a small container.
+    """
+    here, usual = facts.host.read(), Guards().ram_headroom_bytes
+    limit, available = here.memory_limit_bytes, here.ram_available_bytes
+    if limit is None or (available is not None and available <= limit):
+        return usual
+    return min(usual, limit // _GROUP_HEADROOM)
+
+
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """What two further runs found: what is missing, and how they were held, of both."""
     return {
@@ -216,7 +231,7 @@ def _hold(
             hook=_HOOK,
             argument={**as_argument(folder, name, parts), "ranks": ranks},
             limits=Limits(seconds=max(LEAST_SECONDS, seconds)),
-            guards=Guards(),
+            guards=Guards(ram_headroom_bytes=_headroom()),
             writable=(folder,),
             ranks=ranks,
             env=variables(parts.threads),

@@ -9,7 +9,8 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
 from time import perf_counter_ns
@@ -77,6 +78,17 @@ def uninstall() -> None:
     ReadingPickler.mailbox = None
     while _undo:
         _undo.pop()()
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """What this process does in it is not the run's: for what Stoker itself tries."""
+    global _active
+    kept, _active = _active, None
+    try:
+        yield
+    finally:
+        _active = kept
 
 
 def _forget() -> None:

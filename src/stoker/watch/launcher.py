@@ -107,6 +107,12 @@ def current() -> Session | None:
     return _session
 
 
+def adopt(session: Session) -> None:
+    """This process is observed by a session that another started: a Watch in its script joins that."""
+    global _session
+    _session = session
+
+
 def run(
     script: Script,
     session: Session,

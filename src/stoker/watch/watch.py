@@ -33,6 +33,14 @@ from stoker.watch.session import Plan, Session
 from stoker.watch.words import percent
 
 _current: Session | None = None
+_latest: Session | None = None
+
+
+def latest() -> Session | None:
+    """What this process is observed by now, or was last."""
+    from stoker.watch import launcher
+
+    return _latest if _latest is not None else launcher.current()
 
 
 class Watch:
@@ -70,7 +78,7 @@ class Watch:
 
     def start(self) -> "Watch":
         """Begin to observe; iterating or `with` does it for you."""
-        global _current
+        global _current, _latest
         if self._session is not None:
             return self
         if hooks.active() is not None and _current is None:
@@ -86,6 +94,7 @@ class Watch:
             self._session.start()
             self._leave_notebook = leave_out_pauses(self._session)
             atexit.register(self.close)
+        _latest = self._session
         observer = self._session.observer
         if self._model is not None:
             observer.roots.set([self._model])
