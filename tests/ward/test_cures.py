@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from stoker.bench.result import Result
 from stoker.cli import app
+from stoker.doctor.calibration import read_scores
 from stoker.ward import cures, score
 from stoker.ward.case import Case, Neutral
 from stoker.ward.cures import Tried, read_tried, try_cure, try_cures
@@ -94,11 +95,13 @@ def test_results_are_kept_for_their_version(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(cures, "try_cure", one)
     lines: list[str] = []
-    try_cures([case("a", "x")], tmp_path, version="1", tell=lines.append)
-    try_cures([case("a", "x"), case("b", "x")], tmp_path, version="1", tell=lines.append)
+    scores = tmp_path / ".stoker" / "calibration.jsonl"
+    try_cures([case("a", "x")], tmp_path, version="1", tell=lines.append, scores=scores)
+    try_cures([case("a", "x"), case("b", "x")], tmp_path, version="1", tell=lines.append, scores=scores)
     assert shown == ["a", "b"]
     assert [kept.case for kept in read_tried(tmp_path, "1")] == ["a", "b"]
     assert read_tried(tmp_path, "2") == []
+    assert [one.measured for one in read_scores(scores)] == [39.0, 39.0]
     assert "predicted 40.0, measured 39.0" in lines[0]
 
 

@@ -9,12 +9,14 @@ import typer
 from stoker import __version__
 from stoker.bench.page import write_page
 from stoker.bench.result import Result, commit_here, hardware_word, versions_here, write_result
+from stoker.doctor import calibration
 from stoker.errors import UsageError
 from stoker.ward import score
 from stoker.ward.case import Case
 from stoker.ward.catalogue import cases, injectable
 from stoker.ward.cures import read_tried, try_cures
 from stoker.ward.rounds import make_rounds
+from stoker.watch.record import default_root
 
 
 def go(*, wanted: list[str], out: Path, renamed: bool, listed: bool) -> None:
@@ -39,7 +41,8 @@ def go(*, wanted: list[str], out: Path, renamed: bool, listed: bool) -> None:
 def try_all(*, wanted: list[str], out: Path) -> None:
     """Apply the doctor's cures, and write how good its predictions were, with those tried before."""
     version = commit_here() or __version__
-    try_cures(_choose(wanted), _cures(out), version=version, tell=typer.echo)
+    scores = default_root().absolute().parent / calibration.NAME
+    try_cures(_choose(wanted), _cures(out), version=version, tell=typer.echo, scores=scores)
     tried = read_tried(_cures(out), version)
     figures = score.figures_of_cures(tried)
     for name, value in figures.items():

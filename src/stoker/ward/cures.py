@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from stoker.doctor import overrides
+from stoker.doctor.calibration import Score, keep
 from stoker.doctor.foreign import FEW
 from stoker.errors import BenchFailed
 from stoker.ward.case import NO_ALARM, Case
@@ -42,7 +43,9 @@ class Tried:
     before: float | None = None
     spread: float | None = None
     foreign: float | None = None
+    low: float | None = None
     predicted: float | None = None
+    high: float | None = None
     measured: float | None = None
     rates: tuple[float, ...] = ()
     limit: str | None = None
@@ -62,9 +65,17 @@ class Tried:
 
 
 def try_cures(
-    cases: Iterable[Case], folder: Path, *, version: str, tell: Callable[[str], None]
+    cases: Iterable[Case],
+    folder: Path,
+    *,
+    version: str,
+    tell: Callable[[str], None],
+    scores: Path | None = None,
 ) -> list[Tried]:
-    """Try the cure of each case, unless its result for this version is there already."""
+    """Try the cure of each case, unless its result for this version is there already.
+
+    What is tried anew is also kept as a score of the doctor's on this machine, in the file `scores`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for case in cases:
@@ -73,6 +84,8 @@ def try_cures(
         if tried is None:
             tried = try_cure(case)
             path.write_text(json.dumps({"version": version, **tried.to_json()}, indent=1) + "\n")
+            if scores is not None and (score := score_of(tried)) is not None:
+                keep(score, scores, values={score.change: tried.value})
         tell(line_of(tried))
         found.append(tried)
     return found
@@ -114,6 +127,19 @@ def try_cure(case: Case) -> Tried:
     return _with(known, step, way=way, rates=tuple(rates), measured=median(rates))
 
 
+def score_of(tried: Tried) -> Score | None:
+    """The prediction with its interval beside what was measured; None where one of them is not there."""
+    if tried.change is None or tried.predicted is None or tried.measured is None:
+        return None
+    return Score(
+        change=tried.change,
+        low=tried.predicted if tried.low is None else tried.low,
+        mid=tried.predicted,
+        high=tried.predicted if tried.high is None else tried.high,
+        measured=tried.measured,
+    )
+
+
 def _not_to_be_tried(case: Case) -> str | None:
     reason = injectable(case)
     if reason is not None:
@@ -138,8 +164,10 @@ def _step_of(told: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _with(known: Tried, step: Mapping[str, Any], **more: Any) -> Tried:
-    told = {"change": step["change"], "value": step["value"], "predicted": step["predicted"]["mid"]}
-    return Tried(**{**vars(known), "limit": step.get("limit"), **told, **more})
+    rate = step["predicted"]
+    told = {"change": step["change"], "value": step["value"], "limit": step.get("limit")}
+    interval = {"low": rate["low"], "predicted": rate["mid"], "high": rate["high"]}
+    return Tried(**{**vars(known), **told, **interval, **more})
 
 
 def _ask(ready: Prepared) -> Mapping[str, Any]:
