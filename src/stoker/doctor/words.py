@@ -39,12 +39,13 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
             f"{name} alone", duration(None if ceiling is None else 1 / ceiling), text or rate(ceiling, "step")
         )
     console.print(table)
+    console.print()
     if diagnosis.plan is not None:
         show_plan(diagnosis.plan, console)
     if diagnosis.budget is not None:
         show_budget(diagnosis.budget, console)
     shares = Text("where the step goes: ")
-    shares.append(", ".join(f"{name} {percent(run.shares[name])}" for name in PHASES))
+    shares.append(", ".join(f"{name} {percent(run.shares.get(name))}" for name in PHASES))
     console.print(shares)
     if verdict.eliminated:
         console.print("not the cause:")
