@@ -63,6 +63,21 @@ def test_item_is_one_wait_and_the_gap_after_it_is_seen() -> None:
     assert trace.own == pytest.approx(790e-6)
 
 
+def test_a_wait_costs_the_whole_operation_that_asks() -> None:
+    """A mask is counted on the device, and its size waited for; what another thread does is not in it."""
+    trace = of(
+        kernel(0, 300),
+        event("cpu_op", "aten::index", 80, 300),
+        event("cpu_op", "aten::nonzero", 90, 250),
+        event("cpu_op", "aten::mm", 50, 900, BACKWARD),
+        event("cuda_runtime", "cudaMemcpyAsync", 100, 5, correlation=9),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 300, 10, 7, correlation=9, bytes=8),
+        event("cuda_runtime", "cudaStreamSynchronize", 106, 210),
+    )
+    assert trace.syncs == 1
+    assert trace.waited == pytest.approx(300e-6)
+
+
 def test_a_copy_back_to_pageable_memory_waits_by_itself_and_counts_once() -> None:
     """The copy's own call stands until the device has come there; the wait after it is the same one."""
     trace = of(

@@ -43,9 +43,9 @@ class Trace:
 
     `wall` is a step under the trace, which is longer than without. Of it, `busy` is when the device did
     anything at all, `host` what the host took before it waited for the device at the end, and of that
-    `waited` in calls that wait for the device (`syncs` of them), `copy_waited` in those that wait for a copy
-    to it. `gap` is how long the device then had nothing to do until it was given something. `copying` is the
-    device's time in copies to it, `pinning` the training thread's in pinning memory, `allocating` in the
+    `waited` in operations that wait for the device (`syncs` of them), `copy_waited` in those that wait for a
+    copy to it. `gap` is how long the device then had nothing to do until it was given something. `copying` is
+    the device's time in copies to it, `pinning` the training thread's in pinning memory, `allocating` in the
     driver's allocations.
     """
 

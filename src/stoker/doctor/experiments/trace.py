@@ -34,6 +34,7 @@ _PINS = ("aten::pin_memory", "aten::_pin_memory")
 
 Event = Mapping[str, Any]
 Span = tuple[float, float]
+Wait = tuple[Span, Any]
 
 
 class Traced(Condition):
@@ -141,6 +142,7 @@ def summarize(events: Sequence[Event], steps: int) -> Trace | None:
         if event.get("cat") == "gpu_memcpy"
     }
     waits, copy_waits = _waits(calls, copies)
+    waits = _with_their_operations(waits, events)
     kernels = [_seconds(event) for event in events if event.get("cat") == "kernel"]
     to_device = [event for event in copies.values() if "HtoD" in event["name"]]
     each = 1e-6 / steps
@@ -152,9 +154,9 @@ def summarize(events: Sequence[Event], steps: int) -> Trace | None:
         kernels=len(kernels) / steps,
         kernel=sum(kernels) / len(kernels) if kernels else None,
         syncs=len(waits) / steps,
-        waited=_covered(waits) * each,
-        gap=_gaps(waits, on_device) * each,
-        copy_waited=_covered(copy_waits) * each,
+        waited=_covered(sorted(span for span, _ in waits)) * each,
+        gap=_gaps([span for span, _ in waits], on_device) * each,
+        copy_waited=_covered(sorted(span for span, _ in copy_waits)) * each,
         pageable_bytes=_bytes(event for event in to_device if "Pinned" not in event["name"]) / steps,
         pinned_bytes=_bytes(event for event in to_device if "Pinned" in event["name"]) / steps,
         copying=_covered(sorted(_span(event) for event in to_device)) * each,
@@ -167,14 +169,14 @@ def summarize(events: Sequence[Event], steps: int) -> Trace | None:
     )
 
 
-def _waits(calls: Iterable[Event], copies: Mapping[Any, Event]) -> tuple[list[Span], list[Span]]:
+def _waits(calls: Iterable[Event], copies: Mapping[Any, Event]) -> tuple[list[Wait], list[Wait]]:
     """Calls in which the host waits for the device; those for a copy to it apart.
 
     A copy from or to memory that is not pinned holds the host by itself; a call that waits belongs to the
     copy right before it on its thread, if there is one (`.item()` and `.to()` are made of the two).
     """
-    waits: list[Span] = []
-    copy_waits: list[Span] = []
+    waits: list[Wait] = []
+    copy_waits: list[Wait] = []
     before: dict[Any, str | None] = {}
     for call in calls:
         thread, name = call.get("tid"), call["name"]
@@ -183,18 +185,38 @@ def _waits(calls: Iterable[Event], copies: Mapping[Any, Event]) -> tuple[list[Sp
             kind = None if copied is None else copied["name"]
             before[thread] = kind
             if kind is not None and "Pageable" in kind:
-                (copy_waits if "HtoD" in kind else waits).append(_span(call))
+                (copy_waits if "HtoD" in kind else waits).append((_span(call), thread))
         elif name in _WAITS:
             last = before.pop(thread, None)
             if last is not None and "HtoD" in last:
-                copy_waits.append(_span(call))
+                copy_waits.append((_span(call), thread))
             elif last is not None and "Pageable" in last and waits:
-                waits[-1] = (waits[-1][0], _span(call)[1])  # one wait, in two calls
+                waits[-1] = ((waits[-1][0][0], _span(call)[1]), thread)  # one wait, in two calls
             else:
-                waits.append(_span(call))
+                waits.append((_span(call), thread))
         elif not name.startswith(("cudaEvent", "cudaStreamIsCapturing", "cudaStreamQuery", "cudaGet")):
             before.pop(thread, None)
     return waits, copy_waits
+
+
+def _with_their_operations(waits: Sequence[Wait], events: Iterable[Event]) -> list[Wait]:
+    """Each wait as the whole of the operation that asks for it: `.item()`, a mask with all its kernels.
+
+    Without the question none of that would be done.
+    """
+    operations: dict[Any, list[Span]] = {}
+    named = (one for one in events if one.get("cat") == "cpu_op" and one["name"].startswith("aten::"))
+    for event in sorted(named, key=lambda one: float(one["ts"])):
+        outermost = operations.setdefault(event.get("tid"), [])
+        if not outermost or _span(event)[0] >= outermost[-1][1]:
+            outermost.append(_span(event))
+    found: list[Wait] = []
+    for (start, end), thread in waits:
+        spans = operations.get(thread, [])
+        at = bisect_left(spans, (start, float("inf"))) - 1
+        inside = at >= 0 and spans[at][1] >= end
+        found.append((spans[at] if inside else (start, end), thread))
+    return found
 
 
 def _gaps(waits: Iterable[Span], on_device: Sequence[Span]) -> float:

@@ -9,6 +9,7 @@ cli = argparse.ArgumentParser()
 cli.add_argument("--device", default="cuda")
 cli.add_argument("--layers", type=int, default=40)
 cli.add_argument("--width", type=int, default=256)
+cli.add_argument("--bands", type=int, default=16)
 cli.add_argument("--choose", choices=["mask", "weight"], default="mask")
 cli.add_argument("--steps", type=int, default=20_000)
 args = cli.parse_args()
@@ -27,8 +28,8 @@ for step in range(args.steps):
     margin = (net(items[left]) - net(items[right])).squeeze(1) * (worth[left] - worth[right]).sign()
     wrong = margin < 1
     if args.choose == "mask":
-        for low in (0.2, 0.4, 0.6, 0.8):
-            nearest = margin[margin.abs() < low]
+        for band in range(1, args.bands):
+            nearest = margin[margin.abs() < band / args.bands]
         loss = (1 - margin[wrong]).mean()
     else:
         loss = ((1 - margin) * wrong).sum() / wrong.sum()
