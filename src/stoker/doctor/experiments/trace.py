@@ -9,6 +9,7 @@ speaks of shares of its own steps, and never of how fast the loop is.
 import json
 import os
 import tempfile
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -64,8 +65,10 @@ class Traced(Condition):
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
         try:
-            self._profile = profile(activities=activities)
-            self._profile.start()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a script may have made errors of them
+                self._profile = profile(activities=activities)
+                self._profile.start()
         except RuntimeError as error:  # no CUPTI, or another tool holds it
             self._profile, self._why = None, f"the profiler would not start: {error}"
 
@@ -86,8 +89,14 @@ class Traced(Condition):
 
     def leave(self) -> None:
         """The steps are over."""
-        if self._profile is not None:
-            self._profile.stop()
+        if self._profile is None:
+            return
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._profile.stop()
+        except RuntimeError as error:  # the script has started one of its own meanwhile
+            self._profile, self._why = None, f"the profiler would not stop: {error}"
 
     def tell(self, seconds: float, steps: int) -> None:
         """Read the trace and tell what it comes to."""
