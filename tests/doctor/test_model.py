@@ -215,3 +215,12 @@ def test_steps_beside_loaders_that_start_are_not_the_settled_ones() -> None:
     epoch = [step(0.2, startup=0.1), step(0.05), step(0.05), *[step(0.01)] * 7]
     assert settled_step(epoch * 2, 2) == pytest.approx(0.01)
     assert settled_step(epoch[:4], 2) is None
+
+
+def test_a_worker_that_was_drained_counts_more_than_the_loop_in_its_place() -> None:
+    """Handing a batch over costs something that a loop without workers never paid."""
+    drawn = LoaderFacts(name="DataLoader", workers=0, batch_size=32)
+    assert loader_seconds(loop(drawn=drawn), 1) == pytest.approx(0.02)
+    assert loader_seconds(loop(drawn=drawn, loader_with=(1, 0.025)), 1) == pytest.approx(0.025)
+    assert loader_seconds(loop(drawn=drawn, loader_with=(1, 0.025)), 0) == pytest.approx(0.02)
+    assert loader_seconds(loop(drawn=drawn, loader_with=(2, 0.012)), 1) == pytest.approx(0.02)

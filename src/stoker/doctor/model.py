@@ -258,8 +258,9 @@ def loader_seconds(run: Evidence, workers: int) -> float | None:
         return None
     if not workers:
         return 1 / points[0] if 0 in points else None
-    # A loop that makes its own batches does a worker's work.
-    return 1 / _rate_at(sorted((max(1, count), rate) for count, rate in points.items()), workers)
+    if 0 in points:  # a loop that makes its own batches does a worker's work
+        points.setdefault(1, points.pop(0))
+    return 1 / _rate_at(sorted((count, rate) for count, rate in points.items() if count), workers)
 
 
 def _rate_at(measured: Sequence[tuple[int, float]], workers: int) -> float:
