@@ -16,7 +16,7 @@ MIND = {
     "bucket": "batches of the longest need more memory than any did (pocket-tts#309: 41.5 to 51 GiB)",
     "batch_size": "the largest is not the fastest (transformers#14615: 7,000 samples/s at 256, 4,000 at 384)",
     "channels_last": "slower in float32 on some cards (pytorch#50036)",
-    "amp": "can be slower, or make the loss diverge (fairchem#397)",
+    "autocast": "can be slower, or make the loss diverge (fairchem#397)",
 }
 # What a change of the optimization means for the rest of a training.
 CONSEQUENCES = {

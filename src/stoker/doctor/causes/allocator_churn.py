@@ -9,7 +9,7 @@ ID = "allocator-churn"
 CURES = (
     Cure(change="keep_cache", text="remove torch.cuda.empty_cache() from the loop"),
     Cure(
-        change="expandable_segments",
+        change="allocator",
         text="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, where shapes change from step to step",
     ),
 )

@@ -14,7 +14,7 @@ CURES = (
         kind="numerics",
     ),
     Cure(
-        change="amp",
+        change="autocast",
         text="on a GPU: torch.autocast('cuda', torch.bfloat16) around forward and loss",
         kind="numerics",
         risk="losses that need more digits must leave it",

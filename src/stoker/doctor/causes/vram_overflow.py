@@ -14,7 +14,7 @@ CURES = (
         risk="batch norm sees smaller batches",
     ),
     Cure(change="checkpointing", text="torch.utils.checkpoint around the largest blocks: memory for time"),
-    Cure(change="amp", text="torch.autocast to bfloat16: half the activations", kind="numerics"),
+    Cure(change="autocast", text="torch.autocast to bfloat16: half the activations", kind="numerics"),
 )
 # Of what it may hold, from which on a retry is for want of room and not for fragments.
 _NEARLY_ALL = 0.85
