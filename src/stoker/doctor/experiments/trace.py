@@ -106,7 +106,9 @@ class Traced(Condition):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             self._profile.export_chrome_trace(str(path))
-            events = json.loads(path.read_text())["traceEvents"]
+            # Kernels have names of templates, in whatever letters their sources had.
+            text = path.read_text(encoding="utf-8", errors="replace")
+        events = json.loads(text, strict=False)["traceEvents"]
         self._profile = None
         self.trace = summarize(events, steps)
         if self.trace is None:
