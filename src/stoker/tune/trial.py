@@ -14,7 +14,7 @@ from stoker.watch import Record
 
 _HOOK = "stoker.tune.measure:prepare"
 # Without a step for so long, a trial hangs.
-_IDLE_SECONDS = 60.0
+IDLE_SECONDS = 60.0
 # measured: it has a rate. stopped: a guard did that. failed: the script's own error, or a setting's that it
 # cannot run with. crashed: by a signal. hung: no step for long. short: it ended, or its time did, before a
 # stretch was whole. thrashed: the card's memory was full again and again.
@@ -65,6 +65,7 @@ def hold(
     folder: Path,
     seconds: float = 8.0,
     most: float = 120.0,
+    idle: float = IDLE_SECONDS,
     guards: Guards | None = None,
 ) -> Trial:
     """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`."""
@@ -74,7 +75,7 @@ def hold(
             command=tuple(command),
             hook=_HOOK,
             argument=as_argument(folder, "record", settings, seconds),
-            limits=Limits(seconds=most, idle_seconds=min(_IDLE_SECONDS, most)),
+            limits=Limits(seconds=most, idle_seconds=min(idle, most)),
             guards=guards or Guards(),
             writable=(folder,),
             output=folder,
