@@ -4,6 +4,7 @@ The names here are the whole top level; they load when first used, so that impor
 spawned worker costs milliseconds.
 """
 
+import random
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,12 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(home), name)
+    # rich draws from `random` as it is imported, and a script's seed is its own.
+    kept = random.getstate()
+    try:
+        return getattr(import_module(home), name)
+    finally:
+        random.setstate(kept)
 
 
 def __dir__() -> list[str]:

@@ -4,10 +4,11 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from math import inf
 from pathlib import Path
 
 import pytest
-from diagnoses import BEGAN, diagnosis, evidence, record
+from diagnoses import BEGAN, diagnosis, evidence, plan, record
 from markdown_it import MarkdownIt
 
 from stoker.doctor import command
@@ -125,6 +126,15 @@ def test_a_run_without_a_cause_is_told_plainly(folder: Path, cause: str) -> None
     }
     assert told[cause] in Page(html_of(found)).text
     assert told[cause] in markdown_of(found)
+
+
+def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
+    """Its step took for ever: no figure is made of that."""
+    run = evidence(step=inf, steps=0, compute=None, loader=None, loader_with=None, shares={"wait": None})
+    found = diagnosis(record(tmp_path / "died", steps=0), run, plan=replace(plan(), rate=0.0, epoch=inf))
+    for text in (Page(html_of(found)).text, markdown_of(found)):
+        assert "n/a steps/s" in text
+        assert not re.search(r"\b(inf|nan)\b", text)
 
 
 def test_a_run_of_days_makes_a_small_page(tmp_path: Path) -> None:

@@ -52,8 +52,10 @@ class Diagnosed:
         return report.write(self.diagnosis, None if path is None else Path(path))
 
     def __repr__(self) -> str:
-        text = StringIO()
-        words.show(self.diagnosis, Console(file=text, width=110))
+        text, kept = StringIO(), random.getstate()
+        # In a kernel a Console draws in the cell, unless it is told not to.
+        words.show(self.diagnosis, Console(file=text, width=110, force_jupyter=False))
+        random.setstate(kept)  # rich draws numbers for its links
         return text.getvalue().strip()
 
     def _repr_html_(self) -> str:

@@ -22,8 +22,8 @@ def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
     parts = [
         f"## {escape(story.sentence(diagnosis))}",
         f"{code(story.title(diagnosis))}: **{verdict.cause}**, {percent(verdict.share)} of the step, "
-        f"{story.certainty(verdict.certainty)}. Now {rate(verdict.rate, 'step')} "
-        f"({duration(diagnosis.evidence.step)} a step)" + (f"; {gain} {what}." if gain else "."),
+        f"{story.certainty(verdict.certainty)}. Now {rate(story.now(diagnosis), 'step')} "
+        f"({duration(story.step_seconds(diagnosis))} a step)" + (f"; {gain} {what}." if gain else "."),
         _lines(verdict.why),
     ]
     if verdict.named:

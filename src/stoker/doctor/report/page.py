@@ -69,7 +69,7 @@ def _header(diagnosis: Diagnosis, about: Mapping[str, Any]) -> Html:
 def _verdict(diagnosis: Diagnosis) -> Html:
     verdict = diagnosis.verdict
     tiles = [
-        (rate(verdict.rate, "step"), f"now; a step takes {duration(diagnosis.evidence.step)}"),
+        (rate(story.now(diagnosis), "step"), f"now; a step takes {duration(story.step_seconds(diagnosis))}"),
         (percent(verdict.share) if verdict.named else None, f"of the step is lost to {verdict.cause}"),
         story.gain(diagnosis),
         (story.certainty(verdict.certainty), "how sure the doctor is, by its own rule"),
@@ -148,7 +148,7 @@ def _ceilings(diagnosis: Diagnosis) -> Html:
 def _evidence(diagnosis: Diagnosis) -> Html:
     verdict = diagnosis.verdict
     # What to do about the first stands above.
-    told: Child = [_named(one, verdict.rate, with_cures=at > 0) for at, one in enumerate(verdict.named)]
+    told: Child = [_named(one, diagnosis, with_cures=at > 0) for at, one in enumerate(verdict.named)]
     if not verdict.named:
         told = tag("ul", [tag("li", line) for line in verdict.why])
     making = story.making(diagnosis)
@@ -162,7 +162,7 @@ def _evidence(diagnosis: Diagnosis) -> Html:
     )
 
 
-def _named(one: Named, now: float, *, with_cures: bool) -> Html:
+def _named(one: Named, diagnosis: Diagnosis, *, with_cures: bool) -> Html:
     after = one.ceiling_after
     return tag(
         "div",
@@ -171,8 +171,8 @@ def _named(one: Named, now: float, *, with_cures: bool) -> Html:
         tag("p", story.meaning(one.cause), class_="soft"),
         tag("ul", [tag("li", line) for line in one.evidence]),
         tag("p", f"{'Without this and those before it' if with_cures else 'Without it'}: "
-            f"{rate(after, 'step')} at the most "
-            f"({after / now:.1f}x), by what was measured.") if after is not None else None,
+            f"{rate(after, 'step')} at the most{story.times(after, diagnosis)}, by what was measured.")
+        if after is not None else None,
         tag("ul", [_cure(cure) for cure in one.cures]) if with_cures else None,
     )  # fmt: skip
 

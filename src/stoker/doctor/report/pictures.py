@@ -63,8 +63,9 @@ def over_time(series: Series, parts: Sequence[Stretch]) -> Html:
 def compare(bars: Sequence[Bar]) -> Html:
     """The actual rate, and the ceilings beside it."""
     measured = [bar.rate for bar in bars if bar.rate is not None]
-    now = bars[0].rate or 0.0
-    longest = min(max(measured, default=1.0), _LONGEST * now) or 1.0
+    now, longest = bars[0].rate, max(measured, default=1.0)
+    if now is not None:
+        longest = min(longest, _LONGEST * now)
     rows = []
     for at, bar in enumerate(bars):
         share = 0.0 if bar.rate is None else min(1.0, bar.rate / longest)

@@ -1,6 +1,7 @@
 """The plan and the memory budget in words and tables. Every rate and time in a plan is a prediction. Pure."""
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from stoker.doctor.budget import Budget, Ram, Vram
@@ -13,7 +14,8 @@ from stoker.watch.words import NA, duration, rate
 
 def options(plan: Plan) -> Table:
     """The options side by side, beside the run as it is."""
-    now = ("as it is", f"{rate(plan.rate, 'step')} (measured)", duration(plan.epoch), duration(plan.total))
+    measured = f"{rate(plan.rate, 'step')} (measured)" if plan.rate else NA
+    now = ("as it is", measured, *(duration(_finite(value)) for value in (plan.epoch, plan.total)))
     rows = [
         (
             option.name,
@@ -103,6 +105,11 @@ def _known(value: Vram | Ram, *names: tuple[str, str]) -> list[tuple[str, str]]:
     """Sizes by name; of what was not measured at all, n/a."""
     told: dict[str, Any] = vars(value)
     return [(words, size(told[name])) for name, words in names]
+
+
+def _finite(value: float | None) -> float | None:
+    """Of a run that died before its first step there is none."""
+    return value if value is not None and isfinite(value) else None
 
 
 def _why(why: str | None) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from stoker.doctor.causes import ALL
@@ -89,25 +90,40 @@ def certainty(value: float) -> str:
     return f"{word} ({value:.2g})" if value > 0 else word
 
 
+def step_seconds(diagnosis: Diagnosis) -> float | None:
+    """The mean step; None of a run that died before one was made."""
+    return diagnosis.evidence.step if isfinite(diagnosis.evidence.step) else None
+
+
+def now(diagnosis: Diagnosis) -> float | None:
+    """Steps a second as the script is; None of a run that died before one was made."""
+    return diagnosis.verdict.rate or None
+
+
 def gain(diagnosis: Diagnosis) -> tuple[str | None, str]:
     """How far the cure of the first cause can go, and what that figure is; None where it was not measured."""
     named = diagnosis.verdict.named
     if not named or named[0].ceiling_after is None:
         return None, ""
     after = named[0].ceiling_after
-    return (
-        rate(after, "step"),
-        f"at the most without it, {after / diagnosis.verdict.rate:.1f}x: a bound by what was measured",
-    )
+    return rate(
+        after, "step"
+    ), f"at the most without it{times(after, diagnosis)}: a bound by what was measured"
+
+
+def times(rate_after: float, diagnosis: Diagnosis) -> str:
+    """How many times the actual rate one is; nothing where there is none."""
+    actual = now(diagnosis)
+    return "" if actual is None else f", {rate_after / actual:.1f}x"
 
 
 def phases(diagnosis: Diagnosis) -> Table:
     """Where the step goes, in total."""
-    run = diagnosis.evidence
+    run, step = diagnosis.evidence, step_seconds(diagnosis)
     rows = []
     for name in PHASES:
         share = run.shares.get(name)
-        spent = None if share is None else share * run.step
+        spent = None if share is None or step is None else share * step
         rows.append((name, duration(spent), percent(share), PHASE_MEANINGS[name]))
     return Table(columns=("phase", "a step", "share", "what happens"), rows=tuple(rows))
 
@@ -124,7 +140,7 @@ class Bar:
 def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
     """The actual rate, then the ceilings."""
     verdict, missing = diagnosis.verdict, diagnosis.evidence.missing
-    found = [Bar(name="now", rate=verdict.rate, why="as the script is")]
+    found = [Bar(name="now", rate=now(diagnosis), why="as the script is")]
     for name, ceiling in verdict.ceilings.items():
         why = CEILING_MEANINGS.get(name, "if nothing else cost anything")
         if ceiling is None:
@@ -244,8 +260,9 @@ def overhead(diagnosis: Diagnosis) -> str:
     told = diagnosis.evidence.overhead
     hooks, share = told.get("hooks_us_per_step"), told.get("recorder_cpu_share")
     of_step = NA if hooks is None else f"{hooks:.0f} us a step"
-    if hooks is not None:
-        of_step += f" ({percent(hooks / 1e6 / diagnosis.evidence.step)} of it)"
+    step = step_seconds(diagnosis)
+    if hooks is not None and step is not None:
+        of_step += f" ({percent(hooks / 1e6 / step)} of it)"
     return (
         f"Observing cost {of_step} on the training thread and {percent(share)} of a core beside it, "
         "as measured in this run."
