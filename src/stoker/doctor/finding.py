@@ -23,12 +23,14 @@ class Found:
 
     A share of None was not measured: a switch that is on, a limit that is reached. Such a cause comes before
     those that it may be behind. `computes`: it lies in computing itself, and its cure raises that ceiling.
+    `cures` are those of the cause that can help here; None: all of them.
     """
 
     share: float | None
     certainty: float
     evidence: tuple[str, ...]
     computes: bool = False
+    cures: tuple[Cure, ...] | None = None
 
     @property
     def weight(self) -> float:

@@ -6,21 +6,21 @@ from stoker.doctor.ranks import Lateness
 from stoker.watch.words import duration, percent
 
 ID = "straggler"
-CURES = (
-    Cure(change="that_rank", text="cure what that rank alone has: its data, its core, its garbage"),
-    Cure(
-        change="scheduled_gc",
-        text="gc.freeze() after loading, and gc.collect() on all ranks at the same, rare steps",
-        risk="memory grows in between",
-    ),
-    Cure(
-        change="even_shares", text="give every rank as much to do: samples by their cost, not by their number"
-    ),
+_DATA = Cure(change="rank_data", text="give that rank's loader what it lacks, or every rank samples as dear")
+_GC = Cure(
+    change="scheduled_gc",
+    text="gc.freeze() once all is loaded, and gc.collect() on all ranks at the same, rare steps",
+    risk="memory grows in between",
 )
-_WORDS = {
-    "wait": "waiting for its loader",
-    "gc": "collecting garbage",
-    "queued": "waiting for a core",
+_HOST = Cure(change="rank_host", text="end or move what shares that rank's cores, or pin the rank elsewhere")
+_WORK = Cure(change="rank_work", text="give every rank as much to compute")
+CURES = (_DATA, _GC, _HOST, _WORK)
+
+# What a rank may spend more than the others, in words, and what is to be done about it.
+_PARTS = {
+    "wait": ("waiting for its loader", _DATA),
+    "gc": ("collecting garbage", _GC),
+    "queued": ("waiting for a core", _HOST),
 }
 # Of the lateness, for something to be named as part of it.
 _WORTH_NAMING = 0.1
@@ -34,21 +34,29 @@ def judge(run: Evidence) -> Judgement:
     share = late.seconds / run.step
     told = (
         f"rank {late.rank} comes {duration(late.seconds)} a step after the last of the others in the mean, "
-        f"and last in {percent(late.often)} of the steps"
+        f"and is the last one in {percent(late.often)} of the steps"
     )
     if share < ALARM:
         return RuledOut(by=told)
-    return Found(share=min(1.0, share), certainty=0.95, evidence=(told, *_why(late)))
+    named = sorted(
+        (name for name, spent in late.more.items() if spent >= _WORTH_NAMING * late.seconds),
+        key=lambda name: late.more[name],
+        reverse=True,
+    )
+    return Found(
+        share=min(1.0, share),
+        certainty=0.95,
+        evidence=(told, *_why(late, named)),
+        computes=late.replayed is None or late.replayed > late.seconds / 2,
+        cures=tuple(_PARTS[name][1] for name in named) or (_WORK,),
+    )
 
 
-def _why(late: Lateness) -> tuple[str, ...]:
-    parts = sorted(late.more.items(), key=lambda one: one[1], reverse=True)
-    named = [
-        f"{duration(spent)} {_WORDS[name]}" for name, spent in parts if spent >= _WORTH_NAMING * late.seconds
-    ]
-    told = [f"beyond the other ranks it spends, a step: {', '.join(named)}"] if named else []
+def _why(late: Lateness, named: list[str]) -> tuple[str, ...]:
+    spent = ", ".join(f"{duration(late.more[name])} {_PARTS[name][0]}" for name in named)
+    told = [f"beyond the other ranks it spends, a step: {spent}"]
     if not named:
-        told.append("it waits no longer than the others for data, cores or garbage: it computes longer")
+        told = ["it waits no longer than the others for data, cores or garbage: it computes longer"]
     if late.replayed is not None:
         told.append(f"with held batches it comes {duration(max(0.0, late.replayed))} late")
     if late.causes:
