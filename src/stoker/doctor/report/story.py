@@ -39,10 +39,12 @@ PART_MEANINGS = {
     "observe": "the loop as it is",
     "replay": "the loop with a few held batches, again and again",
     "drain": "the loader alone: batches are drawn and not trained on",
-    "reread": "the same samples read again",
-    "stub": "parts of the loading answered from memory",
-    "copy": "a held batch moved to the device again",
-    "resize": "a held batch at other sizes",
+    "storage": "samples it had are read again, warm and cold; reads answered from memory",
+    "trace": "the loop as it is, under torch's profiler",
+    "syncs": "the loop as it is, waits for the device counted by line",
+    "copy": "a step's bytes moved to the device again",
+    "variant": "the loop with a switch turned",
+    "resized": "held batches of another size",
 }
 _DOCS = {str(cause.ID): (cause.__doc__ or "").strip() for cause in ALL}
 _TOLD = {str(cause.ID): (cause.judge.__doc__ or "").strip() for cause in ALL}
