@@ -134,6 +134,12 @@ def test_what_gains_nothing_is_not_proposed() -> None:
     assert any("loader" in note for note in plan.notes)
 
 
+def test_a_busy_machine_is_told_of() -> None:
+    """What others used is in the rates too."""
+    assert any("1.3 cores" in note for note in plan_for(slow(foreign=1.3)).notes)
+    assert plan_for(slow(foreign=0.1)).notes == plan_for(slow()).notes
+
+
 def test_a_run_that_died_is_planned_for_without_rates() -> None:
     """It never made a step: nothing is predicted, and nothing is infinite in it."""
     run = Evidence(step=float("inf"), shares={})

@@ -9,6 +9,7 @@ from stoker.doctor.advice import CONSEQUENCES, MIND, lines_for
 from stoker.doctor.budget import Budget, ram_with
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure
+from stoker.doctor.foreign import FEW
 from stoker.doctor.model import Change, Interval, Prediction, predict, workers_worth_trying
 from stoker.doctor.verdict import Verdict
 
@@ -138,6 +139,11 @@ def draw_up(
 ) -> Plan:
     """The plan for a verdict. `steps` are those of the whole run; `errors` how wrong the model was so far."""
     proposed, notes = _propose(verdict, run, budget, errors)
+    if (run.foreign or 0.0) > FEW:
+        notes = (
+            *notes,
+            f"other processes used {run.foreign:.1f} cores meanwhile: rates are of a busy machine",
+        )
     epoch_steps = run.drawn.length / run.batches if run.drawn is not None and run.drawn.length else None
     trained = isfinite(run.step)
     options: list[Option] = []
