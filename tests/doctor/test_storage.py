@@ -217,6 +217,7 @@ def test_the_files_of_a_dataset_are_found_by_its_attributes(tmp_path: Path) -> N
         paths[-1].write_bytes(b"1" * 100)
     held = files.held_by(Named(items=[(path, 3) for path in paths], root=str(tmp_path)), set())
     assert held == pytest.approx(60_000, rel=0.01)
+    assert files.held_by(Named(items=paths), {str(path) for path in paths[:50]}) == held
     assert files.held_by(Named(spec={"kvstore": {"path": str(tmp_path)}}), set()) == 60_000
     assert files.held_by(Named(label="no such file", code=__file__), {"/etc/hostname"}) is None
 

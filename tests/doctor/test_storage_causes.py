@@ -152,6 +152,15 @@ def test_bytes_that_were_not_counted_say_nothing_of_amplification(reread: Reread
     assert read_amplification.judge(unpacking(reread=reread)) is None
 
 
+def test_pages_of_a_database_in_memory_are_not_amplification() -> None:
+    """Read often and for little of what is in them, while the time goes elsewhere."""
+    waiting = made(0.04, cpu=0.002, asked=70_000.0)
+    for again in (waiting, replace(waiting, cpu=0.04)):
+        run = replace(unpacking(reread=Reread(again=again, held=50_000)), batch_bytes=6_000)
+        run = replace(run, making={**run.making, "bytes": 30_000.0})
+        assert isinstance(read_amplification.judge(run), RuledOut)
+
+
 def test_files_opened_for_every_sample_come_before_what_is_read_of_them() -> None:
     """A directory read at every opening is amplified too; opening once is the cure of both."""
     run = unpacking(reread=Reread(again=made(0.04), held=1_000_000))

@@ -1,6 +1,7 @@
 """Whole chunks, blocks or row groups are read for one sample of them, and again for the next."""
 
 from stoker.doctor.evidence import Evidence
+from stoker.doctor.experiments.passes import Pass
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import percent
 
@@ -17,6 +18,8 @@ CURES = (
 )
 # How often an epoch must read every byte of the files; twice is an overlap, as of today and tomorrow.
 _OFTEN = 4.0
+# Bytes for each second of CPU time: whoever unpacks is faster than this, also by LZMA.
+_UNPACKED = 5e6
 # Bytes read beside bytes in the batch: one whose samples are kept whole is read often because it is asked for
 # often.
 _OVER = 2.0
@@ -24,9 +27,10 @@ _OVER = 2.0
 
 def judge(run: Evidence) -> Judgement:
     """By how often an epoch reads what the files hold, and by bytes read beside bytes in the batch."""
-    if run.reread is None or not run.reread.again.asked or not run.batch_bytes or run.make is None:
+    again = run.again
+    if again is None or run.reread is None or not again.asked or not run.batch_bytes or run.make is None:
         return None
-    asked = run.reread.again.asked
+    asked = again.asked
     over = asked / run.batch_bytes
     if over < 0.1:
         return None  # they come in ways that are not counted: maps, sockets
@@ -40,11 +44,20 @@ def judge(run: Evidence) -> Judgement:
     )
     if times < _OFTEN:
         return RuledOut(by=told)
+    if not _takes_time(again, asked):
+        return RuledOut(by=f"{told}, but reading them takes no time to speak of")
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     # Files that are opened for every sample are read from their beginning each time: that is the cause then.
     reopened = (run.calls("reopen") or 0.0) >= 0.5
     return Found(share=run.lost, certainty=0.6 if reopened else 0.93, evidence=(told,))
+
+
+def _takes_time(again: Pass, asked: float) -> bool:
+    """Whether the bytes come from afar, or keep the CPU busy: a few pages from memory do neither."""
+    if max(again.disk or 0.0, again.received or 0.0) > 0.5 * asked:
+        return True
+    return again.busy > 0.5 and asked > _UNPACKED * again.cpu
 
 
 def _count(times: float) -> str:

@@ -6,7 +6,7 @@ not hold, is not found.
 """
 
 # Paths are the kernel's own words, and a set may have a million of them.
-# ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH208
+# ruff: noqa: PTH100, PTH110, PTH120, PTH115, PTH116, PTH118, PTH208
 
 import ctypes
 import mmap
@@ -85,7 +85,10 @@ def held_by(dataset: Any, opened: set[str]) -> int | None:
     """
     named: dict[str, float] = {}
     _walk(dataset, _DEPTH, 1.0, named, set())
-    files = regular(opened | set(named))
+    # Where some stand for all, those opened beside them are among them.
+    counted = {os.path.dirname(os.path.abspath(path)) for path, weight in named.items() if weight > 1}
+    others = {path for path in opened if os.path.dirname(os.path.abspath(path)) not in counted}
+    files = regular(others | set(named))
     if files:
         return round(sum(size * named.get(path, 1.0) for path, size in files.values()))
     return _size_of_folders({path for path in named if Path(path).is_dir()})
