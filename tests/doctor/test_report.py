@@ -55,7 +55,7 @@ def test_a_page_has_all_that_a_stranger_needs(folder: Path) -> None:
         "too-few-workers",
         "the loop stands still until its next batch is there",
         "100.0 steps/s",
-        "92.5 steps/s (90%: 80.0 steps/s to 105.0 steps/s)",
+        "92.5 steps/s (90%: 80.0 to 105.0)",
         "DataLoader(..., num_workers=4)",
         "What it is not",
         "storage-latency",

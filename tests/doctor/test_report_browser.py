@@ -67,7 +67,7 @@ def test_a_page_loads_alone_and_is_readable(browser: Any, report: Path, width: i
     for text in (
         "of every training step is lost: more workers",
         "the loop stands still until its next batch is there",
-        "92.5 steps/s (90%: 80.0 steps/s to 105.0 steps/s)",
+        "92.5 steps/s (90%: 80.0 to 105.0)",
         "What it is not",
         "there is no device to copy to",
         "Observing cost 12 us a step",

@@ -121,7 +121,7 @@ def _where(diagnosis: Diagnosis, series: Series | None) -> Html:
         "section",
         tag("h2", "Where the step goes"),
         tag("div", pictures.total(diagnosis.evidence.shares), class_="total"),
-        tag("table", tag("tbody", rows), class_="stack"),
+        tag("table", tag("tbody", rows), class_="stack phases"),
         tag("h3", "Over time"),
         shown,
     )
@@ -205,10 +205,10 @@ def _plan(diagnosis: Diagnosis) -> Html | None:
     return tag(
         "section",
         tag("h2", "Plan"),
-        tag("p", f"{_upper(plan.summary)}."),
+        tag("p", f"{_upper(plan.summary.rstrip('.'))}."),
         tag("p", "Rates and times of the options are predictions; nine in ten should lie in the interval.",
             class_="soft"),
-        _table(proposal.options(plan)) if plan.options else None,
+        _table(proposal.options(plan), "options") if plan.options else None,
         [_option(option) for option in plan.options],
     )  # fmt: skip
 
@@ -283,7 +283,7 @@ def _footer() -> Html:
     )
 
 
-def _table(table: Table) -> Html:
+def _table(table: Table, kind: str = "") -> Html:
     """The first column names the row; on a narrow screen a row's cells come below each other."""
     named = table.columns
     rows = [
@@ -293,7 +293,7 @@ def _table(table: Table) -> Html:
         for row in table.rows
     ]  # fmt: skip
     head = tag("thead", tag("tr", [tag("th", name) for name in named]))
-    return tag("div", tag("table", head, tag("tbody", rows), class_="stack"), class_="wide")
+    return tag("div", tag("table", head, tag("tbody", rows), class_=f"stack {kind}".strip()), class_="wide")
 
 
 def _pairs(table: Table) -> Html:

@@ -38,7 +38,10 @@ def interval(value: Interval | None, words: Callable[[float | None], str]) -> st
     """A prediction with its bounds."""
     if value is None:
         return NA
-    return f"{words(value.mid)} (90%: {words(value.low)} to {words(value.high)})"
+    mid, low, high = (words(figure).split() for figure in (value.mid, value.low, value.high))
+    if len(mid) == len(low) == len(high) == 2 and mid[1] == low[1] == high[1]:
+        low, high = low[:1], high[:1]  # the unit is said once
+    return f"{' '.join(mid)} (90%: {' '.join(low)} to {' '.join(high)})"
 
 
 def need(value: Need) -> str:
@@ -102,8 +105,10 @@ def ram(budget: Budget) -> Table:
 
 
 def _known(value: Vram | Ram, *names: tuple[str, str]) -> list[tuple[str, str]]:
-    """Sizes by name; of what was not measured at all, n/a."""
+    """Sizes by name; none of them where not one was measured, and why is told."""
     told: dict[str, Any] = vars(value)
+    if value.why is not None and all(told[name] is None for name, _ in names):
+        return []
     return [(words, size(told[name])) for name, words in names]
 
 
@@ -113,4 +118,4 @@ def _finite(value: float | None) -> float | None:
 
 
 def _why(why: str | None) -> tuple[tuple[str, str], ...]:
-    return () if why is None else (("not measured", why),)
+    return () if why is None else (("n/a", why),)

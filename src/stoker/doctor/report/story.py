@@ -83,7 +83,7 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 def meaning(cause: str) -> str:
     """A cause in a sentence: what its file says that it is."""
-    return " ".join(_DOCS.get(cause, "").split("\n\n")[0].split())
+    return " ".join(_DOCS.get(cause, "").split("\n\n")[0].replace("`", "").split())
 
 
 def certainty(value: float) -> str:
@@ -189,9 +189,16 @@ def making(diagnosis: Diagnosis) -> Table:
 
 
 def eliminated(diagnosis: Diagnosis) -> Table:
-    """What it is not, and by which measurement."""
-    rows = tuple((cause, by, meaning(cause)) for cause, by in diagnosis.verdict.eliminated.items())
-    return Table(columns=("not the cause", "because", "what that would be"), rows=rows)
+    """What it is not, and by which measurement. Several that fall by the same one come last, in one row."""
+    by_reason: dict[str, list[str]] = {}
+    for cause, by in diagnosis.verdict.eliminated.items():
+        by_reason.setdefault(by, []).append(cause)
+    rows = sorted(
+        (", ".join(causes), by, meaning(causes[0]) if len(causes) == 1 else "")
+        for by, causes in by_reason.items()
+    )
+    rows.sort(key=lambda row: not row[2])
+    return Table(columns=("not the cause", "because", "what that would be"), rows=tuple(rows))
 
 
 def untold(diagnosis: Diagnosis) -> Table:
