@@ -115,7 +115,10 @@ def run(
 def doctor(
     script: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]... | RUN", help="The script and its arguments; or a record."),
+        typer.Argument(
+            metavar="SCRIPT [ARGS]... | NOTEBOOK | RUN",
+            help="The script and its arguments; a notebook; or a record.",
+        ),
     ] = None,
     module: Annotated[
         bool, typer.Option("-m", help="The first word is a module: doctor -m pkg.train ARGS, as python does.")

@@ -124,6 +124,32 @@ def test_what_is_no_notebook_gets_a_clear_answer(tmp_path: Path, text: str, said
         command.diagnose([str(path)], runs=tmp_path / "runs")
 
 
+@pytest.mark.slow
+@pytest.mark.quiet
+def test_a_notebook_gets_a_verdict_and_stays_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All experiments are held on its loop, which is called by the notebook's name."""
+    path = write(
+        tmp_path,
+        "import time, torch\nfrom torch.utils.data import DataLoader, Dataset\n"
+        "class Naps(Dataset):\n    def __len__(self): return 4000\n"
+        "    def __getitem__(self, index):\n        time.sleep(0.005)\n        return torch.ones(8)",
+        "model = torch.nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "%%time\nfor epoch in range(20):\n    for batch in DataLoader(Naps(), batch_size=8, num_workers=2):\n"
+        "        optimizer.zero_grad(); model(batch).mean().backward(); optimizer.step()",
+    )
+    before = path.read_bytes()
+    command.diagnose([str(path)], runs=tmp_path / ".stoker" / "runs", as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"]["cause"] == "too-few-workers", told
+    assert told["ceilings"]["compute"] > 2 * told["rate"]
+    page = Path(told["report"]).read_text()
+    assert "train.ipynb" in page
+    assert "stoker-notebook" not in page
+    assert path.read_bytes() == before
+
+
 def test_no_such_notebook(tmp_path: Path) -> None:
     """With its name."""
     with pytest.raises(ScriptNotFound, match=r"no such notebook: .*absent.ipynb"):

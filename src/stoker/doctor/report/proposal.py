@@ -30,7 +30,7 @@ def options(plan: Plan) -> Table:
         else (option.name, f"as {option.alike}", "", "", "", "", "")
         for option in plan.options
     ]
-    columns = ("option", "predicted rate", "an epoch", "in total", "VRAM", "RAM", "what stays the same")
+    columns = ("option", "predicted rate", "an epoch", "in total", "VRAM", "RAM", "the maths")
     return Table(columns=columns, rows=((*now, "", "", ""), *rows))
 
 
