@@ -109,10 +109,10 @@ def _areas(series: Series, phase: int, top: float, span: float) -> list[str]:
         low = min(1.0, sum(heights[:phase]) / top)
         high = min(1.0, sum(heights[: phase + 1]) / top)
         if high > low and right > left:
-            x, width = _across(left - series.began, span), _across(right - left, span)
-            found.append(
-                f"M{x:.2f} {_HIGH * (1 - low):.1f}h{width:.2f}v{-_HIGH * (high - low):.1f}h{-width:.2f}z"
-            )
+            x, end_x = _across(left - series.began, span), _across(right - series.began, span)
+            # Where it ends and not how wide it is: one column's end is rounded as the next one's beginning.
+            bottom, upper = _HIGH * (1 - low), _HIGH * (1 - high)
+            found.append(f"M{x:.2f} {bottom:.1f}H{end_x:.2f}V{upper:.1f}H{x:.2f}z")
     return found
 
 
