@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 
 from stoker.doctor import command
 from stoker.doctor.evidence import LoaderFacts
+from stoker.doctor.experiments.passes import Pass, Reread, Stub
 from stoker.doctor.method import stretches
 from stoker.doctor.report import check_place, html_of, inline, markdown_of, write
 from stoker.doctor.report.series import MOST_COLUMNS, thin
@@ -69,6 +70,28 @@ def test_a_page_has_all_that_a_stranger_needs(folder: Path) -> None:
         "21.5 s",
     ):
         assert text in page.text, text
+
+
+def test_what_the_experiments_gave_is_told(folder: Path) -> None:
+    """Those that were held, with their figures; those that were not have no row."""
+    run = evidence(
+        step_with=(4, 0.0123, None), one_thread=0.05, variants={"bfloat16": 0.006}, cores=1.5, foreign=0.25,
+        resized=((16, 0.03, 1 << 30),), stub=Stub(nothing=0.04, reads=None, samples=0.001),
+        reread=Reread(again=Pass(batches=8, seconds=0.02, cpu=0.01, asked=2e6, disk=1e6), held=1 << 30),
+    )  # fmt: skip
+    found = diagnosis(folder, run)
+    for text in (Page(html_of(found)).text, markdown_of(found)):
+        for figure in (
+            "12.3 ms",
+            "bfloat16",
+            "50.0 ms",
+            "1.0 GiB at the peak",
+            "977 KiB of it from the disk",
+        ):
+            assert figure in text, figure
+        assert "collectives" not in text.replace("what collectives take", "").replace(
+            "to the collectives", ""
+        )
 
 
 def test_a_page_needs_nothing_but_itself(folder: Path) -> None:

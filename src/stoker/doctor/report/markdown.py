@@ -8,6 +8,7 @@ from stoker import __version__
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan import Plan
 from stoker.doctor.report import proposal, story
+from stoker.doctor.report.readings import readings
 from stoker.doctor.report.story import Table
 from stoker.watch.words import duration, percent, rate
 
@@ -41,6 +42,7 @@ def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
     parts += _folded(f"What could not be told ({len(verdict.untold)} causes)", story.untold(diagnosis))
     parts += _folded("Not measured, and why", story.missing(diagnosis))
     parts += _folded("How a batch is made", story.making(diagnosis))
+    parts += _folded("What the experiments gave", readings(diagnosis.evidence))
     if diagnosis.budget is not None:
         parts += _folded("Memory on the card", proposal.vram(diagnosis.budget))
         parts += _folded("Memory on the host", proposal.ram(diagnosis.budget))

@@ -14,6 +14,7 @@ from stoker.doctor.finding import Cure
 from stoker.doctor.plan import Option, Step
 from stoker.doctor.report import pictures, proposal, story
 from stoker.doctor.report.markup import Child, Html, tag
+from stoker.doctor.report.readings import readings
 from stoker.doctor.report.series import Series
 from stoker.doctor.report.story import Table
 from stoker.doctor.verdict import Named
@@ -151,7 +152,7 @@ def _evidence(diagnosis: Diagnosis) -> Html:
     told: Child = [_named(one, diagnosis, with_cures=at > 0) for at, one in enumerate(verdict.named)]
     if not verdict.named:
         told = tag("ul", [tag("li", line) for line in verdict.why])
-    making = story.making(diagnosis)
+    making, given = story.making(diagnosis), readings(diagnosis.evidence)
     return tag(
         "section",
         tag("h2", "What speaks for it"),
@@ -159,6 +160,7 @@ def _evidence(diagnosis: Diagnosis) -> Html:
         (tag("h3", "How a batch is made"), tag("p", "Means of a batch.", class_="soft"), _pairs(making))
         if making.rows
         else None,
+        (tag("h3", "What the experiments gave"), _pairs(given)) if given.rows else None,
     )
 
 
