@@ -52,8 +52,8 @@ def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
     parts += [escape(note) for note in diagnosis.notes]
     parts += [escape(story.how_held(diagnosis)), escape(story.overhead(diagnosis))]
     parts.append(
-        f"<sub>Made by Stoker {__version__}; every figure was measured, unless it is called a prediction "
-        "or a bound; n/a was not measured.</sub>"
+        f"<sub>Made by Stoker {__version__}; every figure was measured or worked out from such figures, "
+        "unless it is called a prediction; n/a was not measured.</sub>"
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 

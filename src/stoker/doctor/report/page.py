@@ -172,8 +172,8 @@ def _named(one: Named, diagnosis: Diagnosis, *, with_cures: bool) -> Html:
             tag("span", story.certainty(one.certainty), class_="tag")),
         tag("p", story.meaning(one.cause), class_="soft"),
         tag("ul", [tag("li", line) for line in one.evidence]),
-        tag("p", f"{'Without this and those before it' if with_cures else 'Without it'}: "
-            f"{rate(after, 'step')} at the most{story.times(after, diagnosis)}, by what was measured.")
+        tag("p", f"With {'this share and those before it' if with_cures else 'that share'} gone: "
+            f"{rate(after, 'step')}{story.times(after, diagnosis)}; worked out from the share, not tried.")
         if after is not None else None,
         tag("ul", [_cure(cure) for cure in one.cures]) if with_cures else None,
     )  # fmt: skip
@@ -280,8 +280,8 @@ def _method(diagnosis: Diagnosis) -> Html:
 def _footer() -> Html:
     return tag(
         "footer",
-        f"Made by Stoker {__version__}. Every figure was measured in this run, unless it is called a "
-        "prediction or a bound; n/a was not measured.",
+        f"Made by Stoker {__version__}. Every figure was measured in this run or worked out from "
+        "such figures, unless it is called a prediction; n/a was not measured.",
     )
 
 

@@ -103,14 +103,19 @@ def now(diagnosis: Diagnosis) -> float | None:
 
 
 def gain(diagnosis: Diagnosis) -> tuple[str | None, str]:
-    """How far the cure of the first cause can go, and what that figure is; None where it was not measured."""
-    named = diagnosis.verdict.named
+    """How fast it may become, and what that figure is: the best prediction, else what the share says."""
+    named, plan = diagnosis.verdict.named, diagnosis.plan
+    tried = [(one.predicted, one.name) for one in (plan.options if plan else ()) if one.predicted is not None]
+    if named and tried:
+        best, name = max(tried, key=lambda one: one[0].mid)
+        interval = f"90%: {rate(best.low, 'step')} to {rate(best.high, 'step')}"
+        return rate(
+            best.mid, "step"
+        ), f"predicted for the {name} plan{times(best.mid, diagnosis)} ({interval})"
     if not named or named[0].ceiling_after is None:
         return None, ""
     after = named[0].ceiling_after
-    return rate(
-        after, "step"
-    ), f"at the most without it{times(after, diagnosis)}: a bound by what was measured"
+    return rate(after, "step"), f"with that share gone{times(after, diagnosis)}: worked out, not tried"
 
 
 def times(rate_after: float, diagnosis: Diagnosis) -> str:
