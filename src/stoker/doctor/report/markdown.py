@@ -106,9 +106,9 @@ def _plan(plan: Plan | None) -> list[str]:
     if plan.options:
         parts += ["Rates and times are predictions, with the interval in which nine of ten should lie.",
                   table(proposal.options(plan))]  # fmt: skip
-    for option in plan.options:
+    for option in [one for one in plan.options if one.alike is None]:
         parts.append(f"**{escape(option.name)}**: {escape(proposal.about(option))}")
-        for step in option.changes if option.alike is None else ():
+        for step in option.changes:
             said = " ".join(line for line in (step.consequences, step.mind and f"Mind: {step.mind}") if line)
             kind = story.KIND_MEANINGS[step.kind]
             parts.append(f"- **{escape(step.change)}** ({kind}): {escape(f'{step.text}. {said}'.rstrip())}")

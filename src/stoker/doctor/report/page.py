@@ -211,7 +211,7 @@ def _plan(diagnosis: Diagnosis) -> Html | None:
         tag("p", "Rates and times of the options are predictions; nine in ten should lie in the interval.",
             class_="soft"),
         _table(proposal.options(plan), "options") if plan.options else None,
-        [_option(option) for option in plan.options],
+        [_option(option) for option in plan.options if option.alike is None],
     )  # fmt: skip
 
 
@@ -220,7 +220,7 @@ def _option(option: Option) -> Html:
         "div",
         tag("h3", _upper(option.name)),
         tag("p", proposal.about(option), class_="soft"),
-        [_change(step) for step in option.changes] if option.alike is None else None,
+        [_change(step) for step in option.changes],
     )
 
 

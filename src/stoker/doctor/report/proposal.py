@@ -54,8 +54,6 @@ def need(value: Need) -> str:
 def about(option: Option) -> str:
     """What else is to be known of an option, in a line."""
     parts = []
-    if option.alike is not None:
-        return f"The same as {option.alike}: there is nothing more to change at this risk."
     if option.limit is not None:
         parts.append(f"Then it waits for: {option.limit}.")
     if option.risk:

@@ -177,7 +177,7 @@ def making(diagnosis: Diagnosis) -> Table:
     run = diagnosis.evidence
     if run.make is None:
         return Table()
-    who = f"{run.workers} workers" if run.workers else "the loop itself, without workers"
+    who = f"{run.workers} worker{'s' if run.workers > 1 else ''}" if run.workers else "the loop itself"
     rows = [("made by", who), ("in all", duration(run.make))]
     for name in ("read", "transform", "collate", "queued", "handoff", "pin"):
         spent = run.making.get(name)
