@@ -14,6 +14,9 @@ from stoker.doctor.plan import Option, Plan, Step
 from stoker.facts.words import size
 from stoker.watch.words import duration, percent, rate
 
+# Room for more workers than this is not worth a word.
+_MANY_WORKERS = 64
+
 
 def show_plan(plan: Plan, console: Console) -> None:
     """The options beside the run as it is; each change once, where it first stands."""
@@ -79,7 +82,8 @@ def show_budget(budget: Budget, console: Console) -> None:
     ram, vram = budget.ram, budget.vram
     if ram.need is not None:
         each = "" if not ram.count else f", {size(ram.each_worker)} of it for each of {ram.count} workers"
-        most = "" if ram.most_workers is None else f"; room for {ram.most_workers} workers ({ram.limited_by})"
+        few = ram.most_workers is not None and ram.most_workers <= _MANY_WORKERS
+        most = f"; room for {ram.most_workers} workers ({ram.limited_by})" if few else ""
         console.print(f"memory: {size(ram.need)} of {size(ram.free)} free{each}{most}", highlight=False)
     if vram.fixed is not None and vram.per_sample is not None:
         off = "not checked" if vram.error is None else f"checked to {percent(vram.error)}"
