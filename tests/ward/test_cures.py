@@ -122,7 +122,7 @@ def test_the_page_has_every_prediction_beside_what_was_measured() -> None:
     figures = score.figures_of_cures([tried("a", 40.0, 50.0)])
     result = Result(bench="cures", hardware="cpu", figures=figures, runs=runs, versions={})
     text = score.page_of_cures([result])
-    assert "| a | num_workers=4 | setting | 20.0 | 40.0 | 50.0 | -20.0% |" in text
+    assert "| a | num_workers=4 | setting | 20.0 | 40.0 | 50.0 | -20.0% | n/a |" in text
     assert "| b |" not in text
 
 

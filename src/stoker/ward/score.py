@@ -132,7 +132,8 @@ def page_of_cures(results: Sequence[Result]) -> str:
         "# How good the doctor's predictions are\n",
         "The rate that the doctor predicts for a cure, beside the rate measured with the cure applied. A"
         " setting is put over the script's own; a rewriting is the same script as somebody wrote it without"
-        " the cause. Made by `stoker ward --cures`; do not edit.\n",
+        " the cause. Rates are steps a second; `others` are the cores that other processes used while the doctor"
+        " looked. Made by `stoker ward --cures`; do not edit.\n",
     ]
     for result in results:
         scored = [run for run in result.runs if run["error"] is not None]
@@ -145,13 +146,14 @@ def page_of_cures(results: Sequence[Result]) -> str:
                 f"{run['predicted']:.1f}",
                 f"{run['measured']:.1f}",
                 f"{run['error']:+.1%}",
+                "n/a" if run["foreign"] is None else f"{run['foreign']:.1f}",
             ]
             for run in sorted(scored, key=lambda one: abs(one["error"]))
         ]
         parts += [
             f"## {result.hardware}, {result.date}\n",
             table(["", "number", "median error", "in the 90% interval"], _by_way(result.figures)),
-            table(["case", "change", "by", "steps/s as it is", "predicted", "measured", "error"], rows),
+            table(["case", "change", "by", "as it is", "predicted", "measured", "error", "others"], rows),
             origin(result) + "\n",
         ]
     return "\n".join(parts)
