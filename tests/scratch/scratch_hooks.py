@@ -1,6 +1,7 @@
 """Hooks of these tests, imported in the script's process."""
 
 import itertools
+import subprocess
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -23,6 +24,12 @@ def count_updates(child: Child, argument: Any) -> None:
 
     numbers = itertools.count(1)
     register_optimizer_step_post_hook(lambda *_: child.progress(next(numbers)))
+
+
+def start_program(child: Child, argument: Any) -> None:
+    """Start a program of the hook's own, as the observer does for the process that writes a record."""
+    done = subprocess.run([sys.executable, "-c", "print('ours')"], capture_output=True, text=True, check=True)
+    child.report("program", said=done.stdout.strip())
 
 
 def run_itself(child: Child, argument: Any) -> Callable[[Any], None]:

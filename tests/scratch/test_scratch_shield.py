@@ -125,6 +125,14 @@ def test_what_a_script_saves_does_not_last(
     assert result.shield.kind == ("partial" if mechanism == "patches" else "full")
 
 
+def test_what_a_hook_starts_is_not_the_scripts(project: Path, mechanism: Mechanism) -> None:
+    """A hook may start a program behind every shield; a partial one refuses them to the script alone."""
+    path = script(project, "import subprocess; subprocess.run(['true'])")
+    result = run(plan(path, hook="scratch_hooks:start_program", mechanisms=(mechanism,)))
+    assert [one.body["said"] for one in result.messages if one.kind == "program"] == ["ours"]
+    assert ("starts no program" in result.reason) == (mechanism == "patches")
+
+
 PROGRAMS = """
 import subprocess
 for line in ("echo over > metrics.txt", "rm -rf checkpoints", "echo new > new.txt", "mv runs.db gone.db"):

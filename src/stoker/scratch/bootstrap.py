@@ -35,7 +35,8 @@ def main() -> None:
     rank = int(os.environ["RANK"]) if plan.ranks > 1 else 0
     child = Child(Sender(work, rank=rank), steps=plan.limits.steps)
     changes = dict(loggers.changes())
-    changes.update(_raise_shield(os.environ.pop("STOKER_SHIELD"), work, plan, child))
+    after_hook: list[Callable[[], None]] = []
+    changes.update(_raise_shield(os.environ.pop("STOKER_SHIELD"), work, plan, child, after_hook))
     imports.install(changes)
     main_module.report_uncaught(lambda text: child.report("error", text=text))
     try:
@@ -48,6 +49,8 @@ def main() -> None:
     run: Callable[[Script], None] = main_module.run
     if plan.hook is not None:
         run = _call_hook(plan.hook, child, plan.argument) or run
+    for raise_floor in after_hook:  # what the hook starts is ours, such as the process that writes a record
+        raise_floor()
     child.report("started", pid=os.getpid())
     run(script)
 
@@ -67,14 +70,19 @@ def _call_hook(name: str, child: Child, argument: Any) -> "Callable[[Script], No
     return hook(child, argument)  # type: ignore[no-any-return]
 
 
-def _raise_shield(by: str, work: Path, plan: Plan, child: Child) -> imports.Changes:
-    """Put up what of the shield is this process' own; return what is to be done to torch."""
+def _raise_shield(
+    by: str, work: Path, plan: Plan, child: Child, after_hook: list[Callable[[], None]]
+) -> imports.Changes:
+    """Put up what of the shield is this process' own; return what is to be done to torch.
+
+    What is to be put up when the hook has been called goes to `after_hook`.
+    """
     torch_changes: list[imports.Change] = []
     if plan.guards.vram_fraction is not None:
         fraction = plan.guards.vram_fraction
         torch_changes.append(lambda torch: vram.cap(fraction, torch))
     if by != "overlay":
-        torch_changes.append(_copy_writes(by, work, plan, child))
+        torch_changes.append(_copy_writes(by, work, plan, child, after_hook))
 
     def change_torch(torch: Any) -> None:
         for change in torch_changes:
@@ -83,7 +91,9 @@ def _raise_shield(by: str, work: Path, plan: Plan, child: Child) -> imports.Chan
     return {"torch": change_torch} if torch_changes else {}
 
 
-def _copy_writes(by: str, work: Path, plan: Plan, child: Child) -> imports.Change:
+def _copy_writes(
+    by: str, work: Path, plan: Plan, child: Child, after_hook: list[Callable[[], None]]
+) -> imports.Change:
     # Here, since only these shields need them: 10 ms of imports that a script does not ask for.
     from stoker.scratch import copies, landlock, refusal
     from stoker.scratch.copy_store import CopyStore
@@ -107,7 +117,7 @@ def _copy_writes(by: str, work: Path, plan: Plan, child: Child) -> imports.Chang
         )
     copies.install(store)
     if by == "patches":
-        refusal.install(store)
+        after_hook.append(lambda: refusal.install(store))
     return lambda torch: copies.change_torch(store, torch)
 
 
