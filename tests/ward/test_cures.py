@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     def run(ready: Any, module: str, *words: str) -> Any:
         started.append((module, *words))
-        return plan if module == "stoker" else {"rates": [38.0, 40.0, 39.0], "disturbed": 0}
+        return plan if module == "stoker" else {"rates": [38.0, 40.0, 39.0], "all_disturbed": False}
 
     monkeypatch.setattr(cures, "_run", run)
     return started
@@ -83,6 +83,19 @@ def test_what_cannot_be_tried_is_told(asked: list[tuple[str, ...]], monkeypatch:
     assert asked == []
     monkeypatch.setattr(cures, "_ask", lambda ready: told(change("num_workers", 4, None)))
     assert "no change" in (try_cure(case("a", "too-few-workers")).reason or "")
+
+
+def test_what_was_measured_on_a_busy_machine_is_no_score(
+    tmp_path: Path, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is measured once more, then told, and tried again the next time."""
+    busy = {**told(change("num_workers", 4, 40.0)), "foreign_cores": 1.0}
+    monkeypatch.setattr(cures, "_run", lambda ready, module, *words: asked.append((module, *words)) or busy)
+    (found,) = try_cures([case("a", "too-few-workers")], tmp_path, version="1", tell=lambda line: None)
+    assert found.error is None
+    assert "to be tried again" in (found.reason or "")
+    assert len(asked) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_results_are_kept_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

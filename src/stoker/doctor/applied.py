@@ -39,8 +39,9 @@ class Applied:
     stretch_steps: int
     rates: tuple[float, ...]
     steps: int
-    # Stretches that were left out because other processes used the machine.
+    # Stretches that were left out because other processes used the machine; none, where they all were.
     disturbed: int = 0
+    all_disturbed: bool = False
 
     @property
     def rate(self) -> float:
@@ -56,6 +57,7 @@ class Applied:
             "stretch_steps": self.stretch_steps,
             "steps": self.steps,
             "disturbed": self.disturbed,
+            "all_disturbed": self.all_disturbed,
         }
 
 
@@ -108,6 +110,7 @@ def apply(
         rates=tuple(rate for rate, is_quiet in zip(rates, quiet, strict=True) if is_quiet) or rates,
         steps=len(times) - 1,
         disturbed=quiet.count(False),
+        all_disturbed=not any(quiet),
     )
 
 

@@ -25,6 +25,7 @@ _PATIENCE = 150.0
 _SECONDS = 8.0
 # How often what was measured while other processes used the machine is measured again.
 _AGAIN = 2
+_DISTURBED = "other processes used the machine: to be tried again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,8 @@ def try_cures(
         tried = _kept(path, version)
         if tried is None:
             tried = try_cure(case)
-            path.write_text(json.dumps({"version": version, **tried.to_json()}, indent=1) + "\n")
+            if tried.reason != _DISTURBED:
+                path.write_text(json.dumps({"version": version, **tried.to_json()}, indent=1) + "\n")
             if scores is not None and (score := score_of(tried)) is not None:
                 keep(score, scores, values={score.change: tried.value})
         tell(line_of(tried))
@@ -99,6 +101,8 @@ def try_cure(case: Case) -> Tried:
     try:
         with prepared(case) as ready:
             told = _ask(ready)
+            if (told["foreign_cores"] or 0.0) > FEW:
+                return Tried(case=case.id, foreign=told["foreign_cores"], reason=_DISTURBED)
             step = _step_of(told)
             known = Tried(
                 case=case.id,
@@ -123,6 +127,8 @@ def try_cure(case: Case) -> Tried:
             rates = [rate * case.neutral.steps for rate in rates]
     except BenchFailed as error:
         return Tried(case=case.id, reason=str(error))
+    if not rates:
+        return _with(known, step, reason=_DISTURBED)
     way = "setting" if is_setting else "script"
     return _with(known, step, way=way, rates=tuple(rates), measured=median(rates))
 
@@ -180,12 +186,13 @@ def _ask(ready: Prepared) -> Mapping[str, Any]:
 
 
 def _measure(ready: Prepared, settings: Mapping[str, Any], workers: int | None) -> list[float]:
+    """Rates of stretches on a machine left to the script; none where it was not."""
     asked = json.dumps({"settings": dict(settings), "workers": workers, "seconds": _SECONDS})
     for _ in range(_AGAIN):
         told = _run(ready, "stoker.ward.trying", asked)
-        if told["disturbed"] < len(told["rates"]):
-            break
-    return list(told["rates"])
+        if not told["all_disturbed"]:
+            return list(told["rates"])
+    return []
 
 
 def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:

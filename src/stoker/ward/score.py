@@ -132,7 +132,7 @@ def page_of_cures(results: Sequence[Result]) -> str:
         "# How good the doctor's predictions are\n",
         "The rate that the doctor predicts for a cure, beside the rate measured with the cure applied. A"
         " setting is put over the script's own; a rewriting is the same script as somebody wrote it without"
-        " the cause. Rates are steps a second; `others` are the cores that other processes used while the doctor"
+        " the cause. Rates are steps a second; `others` are cores that other processes used while the doctor"
         " looked. Made by `stoker ward --cures`; do not edit.\n",
     ]
     for result in results:
