@@ -257,6 +257,24 @@ def test_the_verb_writes_the_report_and_says_where(folder: Path, capsys: pytest.
         command.diagnose(words, report=folder / "x.html", no_report=True)
 
 
+def test_a_verdict_is_told_where_its_report_cannot_be_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason; it is an error only where the place was asked for."""
+
+    def refuse(*_: object) -> Path:
+        raise NotPermitted("the report cannot be written to there: Permission denied")
+
+    monkeypatch.setattr(command, "write", refuse)
+    command.diagnose([str(folder)])
+    told = capsys.readouterr().out
+    assert "where the step goes" in told
+    assert "Permission denied" in told
+    with pytest.raises(NotPermitted, match="Permission denied"):
+        command.diagnose([str(folder)], report=folder.parent / "it.html")
+    assert "where the step goes" in capsys.readouterr().out
+
+
 def test_the_method_is_told_by_the_messages_of_a_run() -> None:
     """A part is over when its message comes; a kind that nobody has named here is told all the same."""
     said: list[tuple[str, float, dict[str, float]]] = [
