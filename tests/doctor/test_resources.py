@@ -15,57 +15,66 @@ def line(t: float, *workers: dict[str, Any], **own: Any) -> dict[str, Any]:
 
 
 def worker(
-    pid: int, *, rss: int, uss: int | None = None, faults: int = 0, threads: int = 3
+    pid: int,
+    *,
+    anonymous: int,
+    written: int | None = None,
+    shmem: int = 0,
+    faults: int = 90_000,
+    threads: int = 3,
 ) -> dict[str, Any]:
-    sized = {} if uss is None else {"uss_bytes": uss * MB}
+    sized = {} if written is None else {"written_bytes": written * MB, "uss_bytes": (written + 300) * MB}
     return {
-        "pid": pid, "rss_bytes": rss * MB, "faults_minor": faults, "threads": threads, "cpu_s": 0.0,
-        "cpu_system_s": 0.0, "switches_forced": 0, "read_bytes": 0, **sized,
+        "pid": pid, "rss_bytes": (anonymous + 100) * MB, "anonymous_bytes": anonymous * MB,
+        "threads": threads, "shmem_bytes": shmem * MB, "faults_minor": faults, "cpu_s": 0.0,
+        "cpu_system_s": 0.0,
+        "switches_forced": 0, "read_bytes": 0, **sized,
     }  # fmt: skip
 
 
-def test_pages_that_were_shared_and_are_no_more_were_copied() -> None:
-    """A worker of the same size with more of it for itself: 80 MB of 320 that it shared."""
-    lines = [
-        line(1.0, worker(7, rss=340, uss=20, faults=1000)),
-        line(2.0, worker(7, rss=340, faults=15000)),
-        line(3.0, worker(7, rss=342, uss=102, faults=30000)),
-    ]
+def copied(*workers: dict[str, Any]) -> tuple[float | None, float | None]:
+    """By a worker's lines, one a second, beside a process of 210 MB."""
+    lines = [line(float(t), one, anonymous_bytes=210 * MB) for t, one in enumerate(workers)]
     memory = read_memory(lines)
     assert memory is not None
-    assert (memory.copied, memory.shared) == (80 * MB, 320 * MB)
+    return memory.copied, memory.born
+
+
+def test_pages_that_a_worker_was_born_with_and_has_for_itself_were_copied() -> None:
+    """It stays at 200 MB, and 80 of them are no longer shared; pages of mapped files do not count."""
+    assert copied(worker(7, anonymous=200), worker(7, anonymous=200, written=80)) == (80 * MB, 200 * MB)
 
 
 def test_a_worker_that_keeps_more_and_more_copies_nothing() -> None:
-    """What it allocates by itself makes its size grow too: a cache or a leak, and no copy."""
-    lines = [
-        line(1.0, worker(7, rss=340, uss=20, faults=1000)),
-        line(2.0, worker(7, rss=540)),
-        line(3.0, worker(7, rss=740, uss=420, faults=200000)),
-    ]
-    memory = read_memory(lines)
-    assert memory is not None
-    assert memory.copied == 0
-    assert memory.growing == 200 * MB
+    """What it allocates by itself makes it grow by as much: a cache or a leak, and no copy."""
+    grown = worker(7, anonymous=600, written=400)
+    assert copied(worker(7, anonymous=200), worker(7, anonymous=400), grown) == (0.0, 200 * MB)
 
 
-def test_pages_that_others_let_go_of_are_not_copies() -> None:
+def test_batches_in_shared_memory_are_no_copies() -> None:
+    """Until the other side maps them they are written to by the worker alone."""
+    assert copied(worker(7, anonymous=200), worker(7, anonymous=200, written=60, shmem=50))[0] == 10 * MB
+
+
+def test_pages_that_others_let_go_of_are_no_copies() -> None:
     """The worker has them alone now, but it has not met a fault for any of them."""
-    lines = [
-        line(1.0, worker(7, rss=340, uss=20, faults=1000)),
-        line(3.0, worker(7, rss=340, uss=220, faults=1256)),
-    ]
-    memory = read_memory(lines)
-    assert memory is not None
-    assert memory.copied == MB
+    assert copied(worker(7, anonymous=200), worker(7, anonymous=200, written=90, faults=256))[0] == MB
 
 
 def test_memory_that_was_never_sized_is_not_known() -> None:
     """None, and not that nothing was copied."""
-    memory = read_memory([line(1.0, worker(7, rss=340)), line(2.0, worker(7, rss=340, uss=40))])
-    assert memory is not None
-    assert memory.copied is None
+    assert copied(worker(7, anonymous=200), worker(7, anonymous=200)) == (None, None)
     assert read_memory([]) is None
+
+
+def test_growth_is_told_by_the_second() -> None:
+    """Of the later half: what a process takes when it begins is no trend."""
+    lines = [
+        line(t, worker(7, anonymous=size)) for t, size in ((0.0, 10), (1.0, 200), (2.0, 250), (3.0, 300))
+    ]
+    memory = read_memory(lines)
+    assert memory is not None
+    assert memory.growing == 50 * MB
 
 
 def test_pages_that_came_back_are_told_by_the_second() -> None:
@@ -83,8 +92,8 @@ def test_pages_that_came_back_are_told_by_the_second() -> None:
 def test_threads_of_a_worker_are_those_beside_its_own_two() -> None:
     """One that computes, one that sends, one of torch's: only the first counts."""
     lines = [
-        line(1.0, worker(7, rss=1), worker(8, rss=1)),
-        line(3.0, worker(7, rss=1, threads=10), worker(8, rss=1)),
+        line(1.0, worker(7, anonymous=1), worker(8, anonymous=1)),
+        line(3.0, worker(7, anonymous=1, threads=10), worker(8, anonymous=1)),
     ]
     threads = read_threads(lines, 4)
     assert threads is not None

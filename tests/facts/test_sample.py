@@ -79,20 +79,25 @@ def test_slow_counters_come_now_and_then() -> None:
 
 
 def test_memory_sizes_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Walking the pages of a process of 100 GB may take a second: then 200 go by until the next time."""
+    """Walking a process of 100 GB may take a second: then 200 go by until the next time, or the last."""
     clock = Clock()
 
+    cpu = Clock()
+
     def walk(_: object) -> dict[str, int]:
-        clock.now += 1.0
+        cpu.now += 1.0
         return {"uss_bytes": 1}
 
     monkeypatch.setattr(counters.ProcessCounters, "read_sizes", walk)
-    sampler = Sampler(gpu=FakeGpus(), clock=clock)
+    sampler = Sampler(gpu=FakeGpus(), clock=clock, cpu_clock=cpu)
     seen = []
     for clock.now in (1000.0, 1100.0, 1199.0, 1200.0):
         seen.append("uss_bytes" in sampler.read())
+    clock.now = 1201.0
+    last = sampler.read(last=True)
     sampler.close()
     assert seen == [True, False, False, True]
+    assert "uss_bytes" in last
 
 
 def test_refaults_are_counted_with_the_groups_below() -> None:

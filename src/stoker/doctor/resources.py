@@ -21,8 +21,8 @@ class Memory:
     the share of time in which some task of the machine waited for memory. `growing` is how many bytes a
     second the process and its workers grew by in the later half.
 
-    `copied` is what a worker had shared with the others and now has for itself, in the mean, `shared` what it
-    shared when it was first seen.
+    `copied` is what a worker was born with, shared with the others, and now has for itself, in the mean;
+    `born` what it was born with.
     """
 
     limit: int | None = None
@@ -34,7 +34,7 @@ class Memory:
     growing: float | None = None
     held: int | None = None
     copied: float | None = None
-    shared: float | None = None
+    born: float | None = None
     shm_least_free: int | None = None
 
 
@@ -75,7 +75,7 @@ def read_memory(lines: Sequence[Mapping[str, Any]]) -> Memory | None:
         growing=_growing(lines),
         held=_held(last),
         copied=sum(copied for copied, _ in copies) / len(copies) if copies else None,
-        shared=sum(shared for _, shared in copies) / len(copies) if copies else None,
+        born=sum(born for _, born in copies) / len(copies) if copies else None,
         shm_least_free=min(_known(lines, "shm_free_bytes"), default=None),
     )
 
@@ -135,23 +135,27 @@ def _growing(lines: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _copies(lines: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """For each worker whose memory was sized twice: what it had shared and has for itself, what it shared.
+    """For each worker: bytes that it was born with and has for itself by now, and bytes it was born with.
 
-    The sizes of a forked worker count the pages that it was born with. One that is written to, be it by the
-    counting of references alone, becomes the worker's own: its unique memory grows, its size does not. What a
-    worker keeps by itself makes both grow. Each page copied is a fault, so there cannot be more of them.
+    A forked worker is born with the pages of the process that starts it, all of them shared. One that is
+    written to, be it by the counting of references alone, becomes its own. What it has for itself beyond what
+    it has grown by since is therefore copied: what it keeps by itself, a cache or a leak, makes it grow by as
+    much. Each page copied is a fault, so there are no more of them.
     """
-    sized: dict[int, list[Mapping[str, Any]]] = {}
+    born: dict[int, int] = {}
+    copied: dict[int, float] = {}
     for line in lines:
         for one in line.get("processes") or []:
-            if one.get("uss_bytes") is not None:
-                sized.setdefault(one["pid"], []).append(one)
-    found = []
-    for first, last in ((each[0], each[-1]) for each in sized.values() if len(each) > 1):
-        shared = [one["rss_bytes"] - one["uss_bytes"] for one in (first, last)]
-        faults = (last.get("faults_minor") or 0) - (first.get("faults_minor") or 0)
-        found.append((float(max(0, min(shared[0] - shared[1], faults * _PAGE))), float(shared[0])))
-    return found
+            anonymous = one.get("anonymous_bytes")
+            if anonymous is None or line.get("anonymous_bytes") is None:
+                continue
+            # Either may have grown since the worker was born, hardly both at once.
+            before = born.setdefault(one["pid"], min(anonymous, line["anonymous_bytes"]))
+            if one.get("written_bytes") is not None:
+                own = min(anonymous, one["written_bytes"] - (one.get("shmem_bytes") or 0))
+                most = one.get("faults_minor", 0) * _PAGE
+                copied[one["pid"]] = float(max(0, min(before - (anonymous - own), most)))
+    return [(size, float(born[pid])) for pid, size in copied.items()]
 
 
 def _scaled(value: float | None, by: float) -> float | None:

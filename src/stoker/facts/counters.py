@@ -52,28 +52,35 @@ class ProcessCounters:
         if found is None:
             return None
         moved = _numbers(self._files["io"].read(), ("rchar", "read_bytes"))
-        switched = _numbers(
-            self._files["status"].read(), ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+        status = _numbers(
+            self._files["status"].read(),
+            ("RssAnon", "RssShmem", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"),
         )
         return {
             "pid": self.pid,
             **found,
             "read_chars": moved["rchar"],
             "read_bytes": moved["read_bytes"],
-            "switches_voluntary": switched["voluntary_ctxt_switches"],
-            "switches_forced": switched["nonvoluntary_ctxt_switches"],
+            "anonymous_bytes": _from_kib(status["RssAnon"]),
+            "shmem_bytes": _from_kib(status["RssShmem"]),
+            "switches_voluntary": status["voluntary_ctxt_switches"],
+            "switches_forced": status["nonvoluntary_ctxt_switches"],
         }
 
     def read_sizes(self) -> dict[str, int | None]:
-        """Return the proportional and the unique memory; walks all mappings, so it is read rarely."""
+        """Return the proportional memory, the unique, and what of that was written to.
+
+        Walks all mappings, so it is read rarely.
+        """
         text = cgroup.read_text(self._proc / "smaps_rollup")
         if text is None:
-            return {"pss_bytes": None, "uss_bytes": None}
+            return {"pss_bytes": None, "uss_bytes": None, "written_bytes": None}
         sizes = _numbers(text, ("Pss", "Private_Clean", "Private_Dirty"))
         clean, dirty, pss = sizes["Private_Clean"], sizes["Private_Dirty"], sizes["Pss"]
         return {
-            "pss_bytes": None if pss is None else pss * 1024,
+            "pss_bytes": _from_kib(pss),
             "uss_bytes": None if clean is None or dirty is None else (clean + dirty) * 1024,
+            "written_bytes": _from_kib(dirty),
         }
 
     def close(self) -> None:
@@ -248,5 +255,8 @@ def _number(text: str | None) -> int | None:
 
 
 def _kib(text: str | None, name: str) -> int | None:
-    found = _numbers(text, (name,))[name]
-    return None if found is None else found * 1024
+    return _from_kib(_numbers(text, (name,))[name])
+
+
+def _from_kib(count: int | None) -> int | None:
+    return None if count is None else count * 1024

@@ -44,28 +44,33 @@ class Sampler:
         gpu: GpuSource | None = None,
         bus: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._gpu = gpu if gpu is not None else nvml.connect()[0]
         self._bus = bus
-        self._clock = clock
+        self._clock, self._cpu_clock = clock, cpu_clock
         self._began = self._bus_due = self._sizes_due = clock()
         self._linux = sys.platform.startswith("linux")
         self._machine = MachineCounters() if self._linux else None
         self._processes: dict[int, ProcessCounters] = {}
         self._own = os.getpid() if own is None else own
 
-    def read(self, pids: Iterable[int] = ()) -> dict[str, object]:
-        """Read everything once. Of `pids`, those that have ended are left out of `processes`."""
+    def read(self, pids: Iterable[int] = (), *, last: bool = False) -> dict[str, object]:
+        """Read everything once. Of `pids`, those that have ended are left out of `processes`.
+
+        The last reading has memory sizes, whenever they were read before.
+        """
         now = self._clock()
         bus = self._bus and now >= self._bus_due
         if bus:
             self._bus_due = now + _BUS_EVERY_S
-        sizes = now >= self._sizes_due
+        sizes = last or now >= self._sizes_due
+        spent = self._cpu_clock()
         wanted = [self._own, *(pid for pid in pids if pid != self._own)]
         self._drop(set(wanted))
         readings = [found for pid in wanted if (found := self._read_process(pid, sizes=sizes)) is not None]
         if sizes:
-            took = self._clock() - now
+            took = self._cpu_clock() - spent
             rarer = min(_SIZES_EVERY_S, max(_SIZES_FIRST_S, _SIZES_BY_AGE * (now - self._began)))
             self._sizes_due = now + max(rarer, took / _SIZES_SHARE)
         own = readings.pop(0) if readings and readings[0]["pid"] == self._own else {}

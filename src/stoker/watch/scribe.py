@@ -51,7 +51,7 @@ class Scribe:
             self._write_steps()
             self._write_batches(given)
             if given.counters is not None:
-                self._latest = {**self._sampler.read(self._workers), **given.counters}
+                self._latest = {**self._sampler.read(self._workers, last=given.last), **given.counters}
                 self._writer.add("resources", json.dumps(self._latest))
             self._writer.flush()
         except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell

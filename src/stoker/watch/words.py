@@ -1,11 +1,13 @@
 """Figures as a reader sees them; what was not measured reads `n/a`."""
 
+from math import isfinite
+
 NA = "n/a"
 
 
 def duration(seconds: float | None) -> str:
-    """`1.2 ms`, `3.4 s`, `2 m 05 s`, `3 h 07 m`, `2 d 04 h`."""
-    if seconds is None:
+    """`1.2 ms`, `3.4 s`, `2 m 05 s`, `3 h 07 m`, `2 d 04 h`; `n/a` for what never came to an end."""
+    if seconds is None or not isfinite(seconds):
         return NA
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"

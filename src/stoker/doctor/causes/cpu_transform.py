@@ -31,7 +31,8 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     return Found(
         share=run.lost,
-        certainty=0.8,
+        # Threads that take the cores from each other keep them just as busy.
+        certainty=0.8 if (run.freed or 0.0) < ALARM else 0.4,
         evidence=(
             f"a batch takes {duration(run.make)} to make, {percent(transform)} of it in the dataset's code",
             f"the CPU is busy {percent(busy)} of that",
