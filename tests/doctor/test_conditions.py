@@ -1,5 +1,6 @@
 """Steps under a condition: timed after they are warm, at the loop's own steps, and put back afterwards."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from stoker.doctor.experiments.condition import Condition, Conditions
 from stoker.doctor.experiments.memory import Emptied, bytes_asked
 from stoker.doctor.experiments.resize import Raised, resized, sizes, sizes_for
+from stoker.doctor.experiments.syncs import SyncLines
 from stoker.doctor.experiments.variants import ChannelsLast, variants
 from stoker.doctor.held import RING, Held
 
@@ -206,6 +208,26 @@ def test_autocast_holds_inside_the_models_call_alone() -> None:
     assert not torch.is_autocast_enabled("cuda")
     variant.leave()
     assert net(torch.rand(2, 3, 4, 4)).dtype == torch.bfloat16
+
+
+def test_lines_that_are_warned_of_are_the_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's warning, given here by hand; afterwards filters are as they were."""
+    modes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    told: list[dict[str, Any]] = []
+    before = list(warnings.filters), warnings.showwarning
+    conditions = Conditions(iter([SyncLines(lambda _, **body: told.append(body))]))
+    assert conditions.start()
+    while True:
+        for _ in range(2):
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+        if not conditions.stepped():
+            break
+    ((line, each),) = told[0]["lines"]
+    assert line.startswith("test_conditions.py:")
+    assert each == 2.0
+    assert modes == ["warn", "default"]
+    assert (list(warnings.filters), warnings.showwarning) == before
 
 
 def test_emptied_caches_are_counted_with_their_line(monkeypatch: pytest.MonkeyPatch) -> None:

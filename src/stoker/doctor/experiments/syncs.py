@@ -36,8 +36,9 @@ class SyncLines(Condition):
 
     def enter(self) -> None:
         """Listen, and have torch warn."""
-        self._filters, self._shown = warnings.filters[:], warnings.showwarning
-        self._synchronize = torch.cuda.synchronize
+        self._shown, self._synchronize = warnings.showwarning, torch.cuda.synchronize
+        self._as_they_were = warnings.catch_warnings()
+        self._as_they_were.__enter__()
         warnings.filterwarnings("ignore", message=_NOTICE)
         warnings.filterwarnings("always", message=_WARNING)
         warnings.showwarning = self._show
@@ -48,8 +49,7 @@ class SyncLines(Condition):
         """As it was."""
         torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize = self._synchronize
-        warnings.showwarning = self._shown
-        warnings.filters[:] = self._filters  # type: ignore[index]
+        self._as_they_were.__exit__(None, None, None)
 
     def tell(self, seconds: float, steps: int) -> None:
         """Tell the lines, the most frequent first."""
