@@ -15,7 +15,7 @@ CURES = (
 # Bytes in a worker, and of what it was born with: the interpreter's own objects alone come to 20 MB of 225 in
 # 10 s (healthy-pet-folder in the ward).
 _LEAST = 32 << 20
-_SHARE = 0.12
+_SHARE = 1 / 8
 
 
 def judge(run: Evidence) -> Judgement:
