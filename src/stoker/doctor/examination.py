@@ -23,6 +23,7 @@ from stoker.doctor.plan import Plan, draw_up
 from stoker.doctor.rank_evidence import read_ranks
 from stoker.doctor.rank_trial import board_path
 from stoker.doctor.smaller import run_smaller
+from stoker.doctor.spawned import run_of_ranks
 from stoker.doctor.trial import Parts, as_argument
 from stoker.doctor.verdict import Verdict, reach
 from stoker.errors import DiagnosisFailed
@@ -130,6 +131,11 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     tell("observing the loop, then with held batches, then its loader alone")
     first = _FIRST_WITH_GPU if cards else _FIRST
     result = _hold(command, folder, name, Parts(device=True), budget * first)
+    world = next((one.body["world"] for one in result.messages if one.kind == "ranks"), 1)
+    if world > 1:
+        own = folder / run_of_ranks(name)
+        evidence, record = _read_ranks(command, result, own, world, host, {})
+        return _of_ranks(command, result, evidence, record, began)
     record = _record(folder / name, result, command)
     known: dict[str, Any] = {"ending": read_ending(result, _kills_since(host)), "cards": cards}
     evidence = read(record, result.messages, host, known)
@@ -164,17 +170,40 @@ def examine_ranks(
     name = time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"observing {ranks} ranks, then with held batches, then their loaders alone")
-    try:
-        result = _hold(command, folder, name, Parts(), budget, ranks=ranks)
-    finally:
-        board_path(folder, name).unlink(missing_ok=True)
-    record = _record(folder / name, result, command)
-    if len(record.ranks) < ranks or result.outcome in ("crashed", "failed"):
-        raise DiagnosisFailed(_why_nothing(result, command))
-    more = {"missing": {"workers": "not tried with several ranks"}}
-    evidence = read_ranks(record, result.messages, host, more)
+    hold = partial(_hold, command, folder, ranks=ranks)
+    result = hold(name, Parts(), budget * _FIRST)
+    evidence, record = _read_ranks(command, result, folder / name, ranks, host, {})
+    more = try_workers(hold, folder, name, evidence, budget - (time.monotonic() - began), tell)
+    if more:
+        evidence, _ = _read_ranks(command, result, folder / name, ranks, host, more)
+    return _of_ranks(command, result, evidence, record, began, more.get("method", ()))
+
+
+def _read_ranks(
+    command: Sequence[str],
+    result: Result,
+    folder: Path,
+    ranks: int,
+    host: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> tuple[Evidence, Record]:
+    record = _record(folder, result, command)
+    evidence = None
+    if len(record.ranks) == ranks and result.outcome not in ("crashed", "failed"):
+        evidence = read_ranks(record, result.messages, host, more)
     if evidence is None:
         raise DiagnosisFailed(_why_nothing(result, command))
+    return evidence, record
+
+
+def _of_ranks(
+    command: Sequence[str],
+    result: Result,
+    evidence: Evidence,
+    record: Record,
+    began: float,
+    method: tuple[Stretch, ...] = (),
+) -> Diagnosis:
     return Diagnosis(
         verdict=reach(evidence),
         evidence=evidence,
@@ -183,8 +212,8 @@ def examine_ranks(
         shield=None if result.shield is None else result.shield.kind,
         notes=_notes(result),
         command=tuple(command),
-        method=stretches([message for message in result.messages if message.rank == 0]),
-    ).planned(folder.parent)
+        method=(*stretches([message for message in result.messages if message.rank == 0]), *method),
+    ).planned(record.folder.parent.parent)
 
 
 def _headroom() -> int:
@@ -225,18 +254,21 @@ def _kills_since(host: Mapping[str, Any]) -> int | None:
 def _hold(
     command: Sequence[str], folder: Path, name: str, parts: Parts, seconds: float, *, ranks: int = 1
 ) -> Result:
-    return run(
-        ScratchPlan(
-            command=tuple(command),
-            hook=_HOOK,
-            argument={**as_argument(folder, name, parts), "ranks": ranks},
-            limits=Limits(seconds=max(LEAST_SECONDS, seconds)),
-            guards=Guards(ram_headroom_bytes=_headroom()),
-            writable=(folder,),
-            ranks=ranks,
-            env=variables(parts.threads),
-        )
+    plan = ScratchPlan(
+        command=tuple(command),
+        hook=_HOOK,
+        argument={**as_argument(folder, name, parts), "ranks": ranks},
+        limits=Limits(seconds=max(LEAST_SECONDS, seconds)),
+        guards=Guards(ram_headroom_bytes=_headroom()),
+        writable=(folder,),
+        ranks=ranks,
+        env=variables(parts.threads),
     )
+    try:
+        return run(plan)
+    finally:
+        for own in (name, run_of_ranks(name)):
+            board_path(folder, own).unlink(missing_ok=True)
 
 
 def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:
@@ -249,6 +281,8 @@ def _why_nothing(result: Result, command: Sequence[str]) -> str:
     """Why there is no step to speak of."""
     said = [message.body.get("text", "") for message in result.messages if message.kind == "error"]
     said = said or result.stderr_tail.strip().splitlines()
+    if result.reason.startswith("rank "):
+        said = []  # it is told in the reason; the other ranks only say that it is gone
     advice = "run it as it stands first; the doctor needs a loop that trains"
     if result.outcome == "timed-out":
         advice = "give it longer with --budget SECONDS"

@@ -171,7 +171,10 @@ def _over(meeting: Meeting | None) -> None:
         meeting.done = time.time()
 
 
-def _mean(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _mean(
+    group: Any,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # by which torch knows a hook
+) -> torch.futures.Future[torch.Tensor]:
     """What DistributedDataParallel does by itself."""
     whole = bucket.buffer().div_(group.size())
     future = dist.all_reduce(whole, group=group, async_op=True).get_future()

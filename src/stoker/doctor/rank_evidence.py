@@ -51,11 +51,13 @@ def read_ranks(
 
 
 def _why_not(messages: Sequence[Message]) -> str | None:
-    told = [message.body for message in messages if message.kind == "finished"]
+    told = [message.body for message in messages if message.kind == "burden"]
     if not told:
-        return "the ranks did not come to the end of what was to be observed"
-    if any(body.get("on_device") for body in told):
+        return "arrivals at them are not in a record alone, or the ranks were not observed to the end"
+    if any(body["on_device"] for body in told):
         return "collectives on a GPU are not timed"
+    if any(body["of_some_ranks"] for body in told):
+        return "some collectives are of a part of the ranks"
     return None
 
 

@@ -100,7 +100,13 @@ class RankTrial(Trial):
     def _leave(self) -> None:
         self._meetings.pause()
         if self._part == "observe":
-            self._child.report("burden", **self._burden.end(self._updates))
+            self._child.report(
+                "burden",
+                **self._burden.end(self._updates),
+                on_device=self._meetings.on_device,
+                of_some_ranks=self._meetings.of_some_ranks,
+            )
+            self._meetings.write(self._session.writer.rank_folder)
             self._session.describe()  # should the run be ended by force
             self._child.report(
                 "observed",
@@ -144,12 +150,7 @@ class RankTrial(Trial):
     def _finish(self, why: str | None = None) -> NoReturn:
         self._meetings.write(self._session.writer.rank_folder)
         self._session.finish("done")
-        self._child.report(
-            "finished",
-            why=why,
-            on_device=self._meetings.on_device,
-            of_some_ranks=self._meetings.of_some_ranks,
-        )
+        self._child.report("finished", why=why)
         if self._board.finish():
             self._child.end(self._steps)
         self._child.park()

@@ -34,6 +34,7 @@ from stoker.doctor.experiments.on_device import conditions
 from stoker.doctor.experiments.storage import probe_storage
 from stoker.doctor.held import Held, bytes_in
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.spawned import follow
 from stoker.doctor.world import world_size
 from stoker.scratch import Child
 from stoker.watch.launcher import adopt
@@ -99,6 +100,7 @@ def prepare(child: Child, argument: dict[str, Any]) -> None:
 
         begin(child, session, parts, argument)
     else:
+        follow(child, argument)
         Trial(child, session, parts, Emptied())
 
 
@@ -109,6 +111,7 @@ class Trial:
         self._child, self._session, self._parts = child, session, parts
         self._emptied = emptied
         self._held = Held()
+        self._pid = os.getpid()
         self._part = "warm"
         self._began = 0.0
         self._steps = 0
@@ -184,6 +187,8 @@ class Trial:
         return batch
 
     def _stepped(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked copy, whose steps nobody hears of
         now = time.perf_counter()
         self._steps += 1
         self._updates += 1

@@ -17,7 +17,7 @@ class Child:
     def __init__(self, sender: Sender, *, steps: int | None) -> None:
         self._sender = sender
         self._pid = os.getpid()
-        self.rank = sender.rank
+        self.rank, self.folder = sender.rank, sender.folder
         self.steps = steps
         """The bound that the caller set, if any."""
 
