@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from stoker.doctor.causes import cold_cache, read_amplification, storage_latency
+from stoker.doctor.epochs import Epochs
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.experiments.passes import Pass, Reread, Stub
 from stoker.doctor.finding import Found, RuledOut
 from stoker.doctor.verdict import reach
+from stoker.watch.phases import Batch
 
 
 def made(seconds: float, **more: Any) -> Pass:
@@ -112,6 +114,35 @@ def test_without_a_second_reading_nothing_is_said_of_the_cache(reread: Reread | 
     """None was made, or the dataset remembers what it has read."""
     assert cold_cache.judge(reading(reread=reread)) is None
     assert isinstance(storage_latency.judge(reading(reread=reread)), Found)
+
+
+def epoch(read: float, disk: float) -> dict[str, Any]:
+    return {"batches": 100, "read": read, "disk": disk}
+
+
+def test_a_record_of_two_epochs_tells_of_the_cache() -> None:
+    """The second needs the disk no more, or needs it as much; of one epoch alone nothing is known."""
+    falls = cold_cache.judge(reading(epochs=(epoch(0.04, 1e6), epoch(0.004, 0.0))))
+    assert isinstance(falls, Found)
+    assert falls.share == pytest.approx(0.75)
+    assert isinstance(cold_cache.judge(reading(epochs=(epoch(0.04, 1e6), epoch(0.04, 1e6)))), RuledOut)
+    assert cold_cache.judge(reading(epochs=(epoch(0.04, 1e6), epoch(0.01, 3e5)))) is None
+
+
+def test_epochs_are_told_apart_by_their_length() -> None:
+    """With half of a second one at the least."""
+    batch = Batch(
+        loader=0, worker=0, seq=0, t=0.0, samples=4, read=0.1, transform=0.0, collate=0.0, handoff=0.0,
+        pin=None, cpu=0.01, queued=0.0, bytes=1000, disk=900, faults=0, calls={},
+    )  # fmt: skip
+    epochs = Epochs(4)
+    for _ in range(5):
+        epochs.add(batch)
+    assert epochs.compared() is None
+    epochs.add(replace(batch, disk=0))
+    told = epochs.compared()
+    assert told is not None
+    assert (told[0]["disk"], told[1]["disk"]) == (900, 450)
 
 
 def test_blocks_unpacked_for_one_sample_each_are_amplification() -> None:

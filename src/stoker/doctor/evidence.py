@@ -14,6 +14,7 @@ from typing import Any
 from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sync, Trace
 from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
 from stoker.doctor.ending import Ending
+from stoker.doctor.epochs import Epochs
 from stoker.doctor.experiments.passes import Pass, Reread, Stub, read_reread, read_stub
 from stoker.doctor.foreign import foreign_cores
 from stoker.doctor.ranks import Together
@@ -59,7 +60,8 @@ class Evidence:
     """One run. Times are seconds a step, unless they say otherwise.
 
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
-    nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch.
+    nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch,
+    `epochs` those of the first epoch and of the later ones.
     `foreign` are cores that other processes used meanwhile.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
@@ -90,6 +92,7 @@ class Evidence:
     resized: tuple[tuple[int, float, int | None], ...] = ()
     drawn: LoaderFacts | None = None
     making: Mapping[str, Any] = field(default_factory=dict)
+    epochs: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
     batch_bytes: int | None = None
     padding: float | None = None
     recompiled: tuple[int, float] | None = None
@@ -241,10 +244,11 @@ def read(
     seconds = [step.seconds for step in steps]
     drawn = _drawn(told.get("observed", {}).get("loaders") or rank.about.get("loaders") or [])
     workers = (drawn[1].workers or 0) if drawn is not None else 0
-    making = Making()
+    making, epochs = Making(), Epochs(None if drawn is None else drawn[1].length)
     for batch in rank.batches():
         if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, began, ended):
             making.add(batch)
+            epochs.add(batch)
     per_step = 1.0
     fed = [step for step in steps if step.samples is not None]
     samples = fmean(step.samples for step in fed if step.samples is not None) if fed else None
@@ -277,6 +281,7 @@ def read(
         step_with=more.get("step_with"),
         drawn=None if drawn is None else drawn[1],
         making=making.to_json() if making.batches else {},
+        epochs=epochs.compared(),
         batch_bytes=_batch_bytes(told),
         padding=told.get("batch", {}).get("padding"),
         recompiled=_recompiled(told),

@@ -2,6 +2,7 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.facts.words import size
 from stoker.watch.words import duration, percent
 
 ID = "cold-cache"
@@ -20,7 +21,7 @@ _FASTER = 0.5
 
 
 def judge(run: Evidence) -> Judgement:
-    """By what came from a disk at first, and by the same samples read again."""
+    """By what came from a disk at first, by the same samples read again, and by the epochs after it."""
     asked, disk, faults = run.making.get("bytes"), run.making.get("disk"), run.making.get("faults")
     if run.make is None or asked is None or disk is None:
         return None
@@ -29,10 +30,10 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(disk / asked if asked else 0.0)} of the bytes read came from the disk")
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
-    again = run.again
+    came = f"{faults:.3g} pages a batch" if mapped else f"{percent(disk / asked)} of the bytes read"
+    first, again = run.make - (run.making.get("queued") or 0.0), run.again
     if again is None:
-        return None
-    first = run.make - (run.making.get("queued") or 0.0)
+        return _by_epochs(run, f"{came} came from the disk")
     told = (
         f"a batch took {duration(first)} when it was first read, and {duration(again.seconds)} when the same "
         "samples were read again"
@@ -42,9 +43,26 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{told}, from the disk once more")
     if again.seconds > _FASTER * first:
         return RuledOut(by=f"{told}, from memory")
-    came = f"{faults:.3g} pages a batch" if mapped else f"{percent(disk / asked)} of the bytes read"
     return Found(
         share=run.saved_by(again.seconds / first),
         certainty=0.95,
         evidence=(f"{came} came from the disk at first; none did when read again", told),
     )
+
+
+def _by_epochs(run: Evidence, came: str) -> Judgement:
+    """Of a run in which nothing was read again: a later epoch that needs the disk no more."""
+    if run.epochs is None:
+        return None
+    first, later = run.epochs
+    if not first.get("disk") or later.get("disk") is None or not first["read"]:
+        return None
+    told = (
+        f"from the disk came {size(first['disk'])} a batch in the first epoch, {size(later['disk'])} later; "
+        f"reading took {duration(first['read'])} and {duration(later['read'])}"
+    )
+    if later["disk"] > 0.5 * first["disk"]:
+        return RuledOut(by=told)
+    if later["disk"] > 0.1 * first["disk"] or later["read"] > _FASTER * first["read"]:
+        return None
+    return Found(share=run.saved_by(later["read"] / first["read"]), certainty=0.9, evidence=(came, told))
