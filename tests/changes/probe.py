@@ -2,20 +2,23 @@
 
     python probe.py < [{"changes": {...}, "epochs": 2, ...}, ...]   prints a list of what came of each
 
-Its dataset tells which process read which sample, and what it drew.
+Its dataset tells which process read which sample, and what it drew. With `reads` it notes each read in that
+file; with `killed_after` the process kills itself after so many steps.
 """
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from stoker import changes
 from stoker.errors import UsageError
@@ -24,8 +27,9 @@ from stoker.errors import UsageError
 class Rows(Dataset[Any]):
     """A row is its number's, and a note of who read it; with `random`, noise is added."""
 
-    def __init__(self, *, random: bool) -> None:
-        self.random = random
+    def __init__(self, *, random: bool, reads: str = "", ragged: bool = False) -> None:
+        self.random, self.reads, self.ragged = random, reads, ragged
+        self.shift = 0.0
         self.x = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
 
     def __len__(self) -> int:
@@ -34,8 +38,32 @@ class Rows(Dataset[Any]):
 
     def __getitem__(self, at: int) -> tuple[int, torch.Tensor, int, int]:
         """Number, row, process, threads."""
-        x = self.x[at] + torch.randn(8) if self.random else self.x[at]
-        return at, x, os.getpid(), torch.get_num_threads()
+        if self.reads:
+            with Path(self.reads).open("a") as file:
+                file.write(".")
+        x = self.x[at] + torch.randn(8) if self.random else self.x[at] + self.shift
+        if self.ragged and at == 37:
+            x = x.double()
+        return at, x, 0 if self.reads else os.getpid(), torch.get_num_threads()
+
+
+class DrawnOneByOne(Sampler[int]):
+    """Each number is drawn from torch's generator when it is asked for."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        """As many as there are rows."""
+        return len(self.rows)
+
+    def __iter__(self) -> Any:
+        return (int(torch.randint(len(self.rows), (1,))) for _ in range(len(self.rows)))
+
+
+def reversed_batch(samples: list[Any]) -> Any:
+    """A collate of the script's own."""
+    return default_collate(samples[::-1])
 
 
 class Stream(IterableDataset[Any]):
@@ -67,17 +95,31 @@ class Images(nn.Module):
 def train(job: dict[str, Any]) -> dict[str, Any]:
     """A few epochs; what was read, by whom, and the losses."""
     torch.manual_seed(0)
-    rows: Any = Stream() if job.get("stream") else Rows(random=job.get("random", False))
+    plain = Rows(random=job.get("random", False), reads=job.get("reads", ""), ragged=job.get("ragged", False))
+    rows: Any = Stream() if job.get("stream") else plain
     given: dict[str, Any] = {} if job.get("stream") else {"shuffle": True}
-    loader = DataLoader(rows, batch_size=8, **given, **job.get("loader", {}))
+    if job.get("collate"):
+        given["collate_fn"] = reversed_batch
+    if job.get("drawn_one_by_one"):
+        given = {"sampler": DrawnOneByOne(rows)}
+    loader = DataLoader(rows, batch_size=job.get("batch", 8), **given, **job.get("loader", {}))
     held_out = DataLoader(Rows(random=False), batch_size=32)
     dense = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))
     model = Images() if job.get("images") else dense
+    device = job.get("device", "cpu")
+    model.to(device)
     optimizer = getattr(torch.optim, job.get("optimizer", "SGD"))(model.parameters(), lr=0.05)
     found: dict[str, Any] = {"ids": [], "losses": [], "readers": [], "threads": [], "held_out": []}
-    for _ in range(job.get("epochs", 2)):
+    for epoch in range(job.get("epochs", 2)):
         readers = set()
-        for at, x, pid, threads in loader:
+        if job.get("shifted") and epoch == 1:
+            plain.shift = 0.5
+        if job.get("anew"):
+            loader = DataLoader(rows, batch_size=job.get("batch", 8), **given, **job.get("loader", {}))
+        for step, (at, x, pid, threads) in enumerate(loader):
+            if step == job.get("break_at"):
+                break
+            x = x.float().to(device)
             loss = (model(x) - x.sum(1, keepdim=True)).square().mean() * job.get("weight", 1.0)
             optimizer.zero_grad()
             loss.backward()
@@ -86,12 +128,15 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
             optimizer.step(*([lambda value=loss: value] if job.get("closure") else []))
             found["ids"] += at.tolist()
             found["losses"].append(float(loss.detach()))
+            if len(found["losses"]) == job.get("killed_after"):
+                os.kill(os.getpid(), signal.SIGKILL)
             readers |= set(pid.tolist())
             found["threads"] = sorted({*found["threads"], *threads.tolist()})
         found["readers"].append(sorted(readers))
         with torch.no_grad():
             found["held_out"] = sorted({int(one) for batch in held_out for one in batch[2]})
-    found["here"] = os.getpid()
+    found["here"], found["length"] = os.getpid(), 0 if job.get("stream") else len(loader)
+    found["drawn"] = torch.rand(1).item()
     found["weights"] = [float(p.detach().double().sum()) for p in model.parameters()]
     found["seen"] = getattr(model, "seen", [])[-1:]
     found["fused"] = optimizer.param_groups[0].get("fused")
@@ -99,7 +144,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def in_a_fork(job: dict[str, Any], answer: Path) -> dict[str, Any]:
+def in_a_fork(job: dict[str, Any], answer: Path, train: Callable[..., Any] = train) -> dict[str, Any]:
     """What came of it: changes are for a whole process."""
     pid = os.fork()
     if not pid:
@@ -116,7 +161,9 @@ def in_a_fork(job: dict[str, Any], answer: Path) -> dict[str, Any]:
             os._exit(1)
         answer.write_text(json.dumps(told))
         os._exit(0)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return {"signal": os.WTERMSIG(status)}
     return json.loads(answer.read_text())  # type: ignore[no-any-return]
 
 

@@ -15,6 +15,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
+from stoker.feed.held_loader import is_reader
+
 # torch's own, where none is given.
 _PREFETCH = 2
 
@@ -57,6 +59,24 @@ def met() -> tuple[AlteredLoader, ...]:
     return tuple(_wanted.met)
 
 
+def note(
+    loader: Any,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    left: str | None = None,
+) -> None:
+    """A loader was met: what became of it."""
+    _wanted.met.append(
+        AlteredLoader(
+            loader=f"{type(loader).__name__}({type(loader.dataset).__name__})",
+            before=before or {},
+            after=after or {},
+            left=left,
+        )
+    )
+
+
 def _install() -> None:
     if _wanted.installed:
         return
@@ -66,7 +86,7 @@ def _install() -> None:
 
     @wraps(begin)
     def __iter__(self: Any) -> Any:  # noqa: N807
-        if torch.is_grad_enabled() and not hasattr(self, "_stoker_had"):
+        if torch.is_grad_enabled() and not hasattr(self, "_stoker_had") and not is_reader(self):
             _alter(self)
         return begin(self)
 
@@ -109,13 +129,11 @@ def _alter(loader: Any) -> None:
     fields["_stoker_had"] = had
     now = {name: getattr(loader, name, None) for name in names}
     changed = [name for name in names if had[name] != now[name]]
-    _wanted.met.append(
-        AlteredLoader(
-            loader=f"{type(loader).__name__}({type(loader.dataset).__name__})",
-            before={name: had[name] for name in changed},
-            after={name: now[name] for name in changed},
-            left=left,
-        )
+    note(
+        loader,
+        before={name: had[name] for name in changed},
+        after={name: now[name] for name in changed},
+        left=left,
     )
 
 

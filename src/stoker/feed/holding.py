@@ -58,6 +58,8 @@ class Holding:
     """Hands out batches of a source on a device, and keeps what fits as near to it as it can.
 
     `numbers` are the samples that are used at all, ascending; None for all. `why` says where they are.
+    `looked` is what is known of the samples already: their layout, or None and why they cannot be held. With
+    `one_by_one` a shard is asked for when its batch is, and by whoever asks for that.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class Holding:
         reserve: int | None,
         reserve_said: str,
         cache_random: bool,
+        looked: tuple[Layout | None, str] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         self._source = source
         self._weak = isinstance(source, TorchSource)
@@ -81,12 +85,15 @@ class Holding:
         self._numbers = numbers
         self._count = len(source) if numbers is None else len(numbers)
         self._handed = 0
+        self._one_by_one = one_by_one
         self._fell = ""
         self._streams = Streams(device)
         self._bus: Bus | StagedBus | None = None
         self._rows: Rows | None = None
         self._disk: DiskTier | None = None
-        self._layout, unheld = self._look(cache_random, needed=asked != "source" or disk is not None)
+        self._layout, unheld = looked or self._look(
+            cache_random, needed=asked != "source" or disk is not None
+        )
         if disk is not None and self._layout is not None:
             self._source = self._disk = disk(source, self._layout)
         self._prefetch = prefetch(self._source)
@@ -115,7 +122,7 @@ class Holding:
 
     def batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """Each shard with its batch on the device."""
-        yield from self._batches(_worked_out_ahead(shards))
+        yield from self._batches(shards if self._one_by_one else _worked_out_ahead(shards))
 
     def _batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """From wherever the samples are by now; when they are moved, those that are left come here again."""
@@ -266,7 +273,7 @@ class Holding:
 
     def _gather(self, rows: Rows, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """All samples are held: one gather for a few batches, as far as they are small."""
-        for together in _groups(shards):
+        for together in self._together(shards):
             places = bring([self._place(shard.samples) for shard in together], rows.device)
             few = self._count_few(together[0])
             for begin in range(0, len(together), few):
@@ -305,11 +312,15 @@ class Holding:
 
     def _brought(self, bus: Bus | StagedBus, shards: Iterator[Shard]) -> Iterator[tuple[list[Shard], Any]]:
         """The shards of a few batches, and what the bus asks for them by."""
-        for together in _groups(shards):
+        for together in self._together(shards):
             few = self._count_few(together[0]) if isinstance(bus, Bus) else 1
             asked: Sequence[Any] = bus.bring([self._place(shard.samples) for shard in together], few)
             for at, one in enumerate(asked):
                 yield together[at * few : (at + 1) * few], one
+
+    def _together(self, shards: Iterator[Shard]) -> Iterator[list[Shard]]:
+        """The shards that are seen to at one go."""
+        return ([shard] for shard in shards) if self._one_by_one else _groups(shards)
 
     def _count_few(self, shard: Shard) -> int:
         """How many batches like this one are gathered at one go."""

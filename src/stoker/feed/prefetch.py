@@ -72,15 +72,18 @@ class Threads:
 class Workers:
     """Reads with worker processes of torch's DataLoader, which live on from epoch to epoch.
 
-    A loader has only one epoch at a time: one that begins amid another gets workers of its own.
+    A loader has only one epoch at a time: one that begins amid another gets workers of its own. `options` are
+    a DataLoader's: how workers are started, and what they begin with.
     """
 
-    def __init__(self, source: Source, *, workers: int, ahead: int, pin: bool, seed: int) -> None:
+    def __init__(
+        self, source: Source, *, workers: int, ahead: int, pin: bool, seed: int, **options: Any
+    ) -> None:
         # The loader that waits for the next epoch, if there is one.
         self._waiting: list[DataLoader[Any]] = []
         self._make = partial(
             DataLoader,
-            _Batches(source),
+            Batches(source),
             batch_size=None,
             num_workers=workers,
             prefetch_factor=max(1, ahead // workers),
@@ -88,6 +91,7 @@ class Workers:
             persistent_workers=True,
             # Its own, so that the user's random numbers are not drawn from.
             generator=torch.Generator().manual_seed(seed),
+            **options,
         )
 
     def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
@@ -160,14 +164,14 @@ class _Wanted(Sampler[Any]):
         return iter(self.arrays)
 
 
-class _Batches(Dataset[Any]):
+class Batches(Dataset[Any]):
     """A source whose items are whole batches, each with the indices it was read for.
 
     These as bytes, which torch leaves as they are; an array it would make a tensor in shared memory.
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
 
     def __getitem__(self, indices: Indices) -> tuple[bytes, Any]:
-        return indices.tobytes(), _read(self._source, indices)
+        return indices.tobytes(), _read(self.source, indices)

@@ -104,14 +104,14 @@ class TorchSource(Source):
 
 def find_epoch_name(dataset: Any) -> str | None:
     """The name by which the dataset, or one that it wraps, is told the epoch; None where there is none."""
-    for inner in _unwrapped(dataset):
+    for inner in unwrapped(dataset):
         for name in _EPOCH_NAMES:
             if hasattr(inner, name):
                 return name
     return None
 
 
-def _unwrapped(dataset: Any) -> Iterator[Any]:
+def unwrapped(dataset: Any) -> Iterator[Any]:
     """A dataset and those inside it: a Subset's, a ConcatDataset's."""
     waiting, seen = [dataset], set()
     while waiting:

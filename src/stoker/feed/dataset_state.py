@@ -1,0 +1,80 @@
+"""A digest of what a dataset is made of: its classes' text and what its objects hold.
+
+For a cache that outlives the run. A dataset with another size to crop to, another list of files or another
+line in its `__getitem__` is another one. Data that changed in its files is not seen by this.
+"""
+
+import hashlib
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stoker.feed.sources.torch import unwrapped
+
+# Of each large block of numbers, and of everything else together: a list of a million paths takes 0.1 GB.
+_BLOCK_BYTES = 1 << 20
+_MOST_BYTES = 256 << 20
+
+
+def state_digest(dataset: Any) -> str:
+    """Hexadecimal digits; the same for the same dataset in another run, as far as it can be pickled."""
+    hashed = hashlib.sha256()
+    for inner in unwrapped(dataset):
+        for kind in type(inner).__mro__:
+            try:
+                hashed.update(inspect.getsource(kind).encode())
+            except (OSError, TypeError):
+                hashed.update(f"{kind.__module__}.{kind.__qualname__}".encode())
+    try:
+        _Pickler(_Hashing(hashed.update), hashed.update).dump(dataset)
+    except _Enough:
+        pass  # what comes after so much is not looked at
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        # Locks, open files, lambdas: as far as it got, and what it came to.
+        hashed.update(type(error).__name__.encode())
+    return hashed.hexdigest()
+
+
+class _Enough(Exception):
+    """So much was looked at."""
+
+
+class _Hashing:
+    """A file that only counts and hashes what is written to it."""
+
+    def __init__(self, update: Callable[[Any], None]) -> None:
+        self._update, self._left = update, _MOST_BYTES
+
+    def write(self, data: Any) -> int:
+        """Take it in."""
+        size = memoryview(data).nbytes
+        self._update(data)
+        self._left -= size
+        if self._left < 0:
+            raise _Enough
+        return size
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves blocks of numbers where they are: a memory map of 100 GB is not read for this."""
+
+    def __init__(self, file: _Hashing, update: Callable[[Any], None]) -> None:
+        def out_of_band(buffer: pickle.PickleBuffer) -> None:
+            whole = buffer.raw()
+            update(f"{whole.nbytes}".encode())
+            update(whole[:_BLOCK_BYTES])
+
+        super().__init__(file, protocol=5, buffer_callback=out_of_band)
+
+    def reducer_override(self, value: Any) -> Any:
+        """A tensor by its kind and its first numbers: torch would write all of it."""
+        if not isinstance(value, torch.Tensor):
+            return NotImplemented
+        told = f"{value.dtype} {list(value.shape)}"
+        if value.layout is torch.strided and value.device.type == "cpu" and value.is_contiguous():
+            plain = value.detach().flatten()[: _BLOCK_BYTES // max(1, value.itemsize)]
+            told += hashlib.sha256(plain.view(torch.uint8).numpy().data).hexdigest() if plain.numel() else ""
+        return str, (told,)
