@@ -49,6 +49,7 @@ def tuned(
     seconds: float = 60.0,
     ceiling: float | None = None,
     held: list[Mapping[str, Any]] | None = None,
+    told: tuple[str, ...] = (),
 ) -> Tuned:
     """A search over a machine that is only a function of the settings: a rate, or how a trial ends."""
     about = Ledger.resume if folder.exists() else Ledger.begin
@@ -70,7 +71,7 @@ def tuned(
             first=1.0,
             seconds=5.0,
             vram=None,
-            told=(),
+            told=told,
             record=None,
         )
 
@@ -190,7 +191,7 @@ def test_what_cannot_help_is_not_tried() -> None:
     """Where twice the workers give no more, the store is at its limit; and precision waits for data."""
     run = replace(STARVED, loader_with=(2, 0.0399))
     wanted = search(run, kinds=("same", "redraw", "numerics"))
-    assert {one.change for one in wanted.candidates()} == {"prefetch_factor"}
+    assert {one.change for one in wanted.candidates()} == {"feed", "prefetch_factor"}
     assert any("more won't help" in line and "take 39.9 ms" in line for line in wanted.not_tried)
     assert any(line.startswith("precision, layout, compile:") for line in wanted.not_tried)
 
@@ -204,3 +205,30 @@ def test_a_run_that_computes_is_offered_what_is_allowed() -> None:
     assert list(plain.candidates()) == []
     assert any("--allow numerics" in line for line in plain.not_tried)
     assert "autocast" in {one.change for one in wide.candidates()}
+
+
+def test_held_samples_are_tried_where_a_cause_names_them(tmp_path: Path) -> None:
+    """Before workers where they are predicted better; and then workers have nothing to read."""
+    wanted = search(replace(STARVED, loader_with=(2, 0.0399)))
+    assert any(cure.change == "feed" for one in wanted.verdict.named for cure in one.cures)
+    found = tuned(lambda s: 3000.0 if "feed" in s else by_workers(s), tmp_path / "it", wanted=wanted)
+    assert found.settings == {"feed": "ram"}
+    assert found.tried[0].candidate.change == "feed"
+    assert any("nothing to read" in line for line in found.not_tried)
+
+
+def test_an_epoch_too_long_for_a_trial_is_said() -> None:
+    """What is held is read in the first epoch."""
+    assert STARVED.drawn is not None
+    wanted = search(replace(STARVED, drawn=replace(STARVED.drawn, length=100_000)))
+    assert "feed" not in {one.change for one in wanted.candidates()}
+    assert any(line.startswith("feed: ") and "one takes 4000 s" in line for line in wanted.not_tried)
+
+
+def test_a_change_that_was_left_alone_is_said(tmp_path: Path) -> None:
+    """One run is enough, whatever its rate was."""
+    wanted = search(replace(STARVED, loader_with=(2, 0.0399)))
+    told = ("changed: DataLoader(Slow): as it was; left alone: feed: a sample is random",)
+    found = tuned(lambda s: 900.0 if s else 800.0, tmp_path / "it", wanted=wanted, told=told)
+    (one,) = [one for one in found.tried if one.candidate.change == "feed"]
+    assert (one.outcome, one.reason, one.runs) == ("not faster", "left alone: feed: a sample is random", 1)

@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker import changes
+from stoker.changes.feed_tier import settled
 from stoker.scratch import Child
 from stoker.tune.stretches import LEAST_STEPS, LEAST_STRETCHES, WARM_STEPS, length
 from stoker.watch.session import Plan, Session
@@ -29,18 +30,19 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     session.start()
     atexit.register(session.finish, "done")  # of a script that ends before its rate is known
     changes.put(argument["settings"])
-    made, warm = 0, 0.0
+    made, warm, warm_steps = 0, 0.0, 0
 
     def stepped(*_: Any) -> None:
-        nonlocal made, warm
+        nonlocal made, warm, warm_steps
         made += 1
         child.progress(made)
         if made == 1:
             child.report("first", t=time.time())
-        if made == WARM_STEPS:
-            warm = time.monotonic()
+        if not warm_steps and made >= WARM_STEPS and settled():
+            warm, warm_steps = time.monotonic(), made
+            child.report("warm", steps=made)
             _forget_peaks()
-        if made <= WARM_STEPS or (made - WARM_STEPS) % LEAST_STEPS:
+        if not warm_steps or made == warm_steps or (made - warm_steps) % LEAST_STEPS:
             return
         if (retries := _retries()) > _MOST_RETRIES:
             child.report("thrash", retries=retries)
@@ -48,7 +50,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         if time.monotonic() - warm < argument["seconds"]:
             return
         told = [loader.to_json() for loader in session.account.loaders]
-        if made - WARM_STEPS > LEAST_STRETCHES * length(told, made - WARM_STEPS):
+        if made - warm_steps > LEAST_STRETCHES * length(told, made - warm_steps):
             _end()
 
     def _end() -> None:

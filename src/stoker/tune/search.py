@@ -24,6 +24,8 @@ _MOST_PER_CORE = 8
 _BUSY = 0.6
 # Of the step, for workers that start anew to be worth a trial.
 _STARTUP = 0.02
+# Seconds of an epoch: what is held is read in the first, so that a trial has to go through one.
+_LONGEST_EPOCH = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class Search:
         for wanted in (
             self._threads,
             self._affinity,
-            self._workers,
+            *((self._feed, self._workers) if self._feed_first else (self._workers, self._feed)),
             self._startup,
             self._prefetch,
             self._pinning,
@@ -88,9 +90,32 @@ class Search:
         if self._named("cpu-affinity"):
             yield from self._each("worker_affinity", ("all",), "workers sit on fewer cores than there are")
 
+    def _feed(self) -> Iterator[Candidate]:
+        causes = [one.cause for one in self.verdict.named if any(cure.change == "feed" for cure in one.cures)]
+        if not causes:
+            if self.run.lost >= ALARM:
+                self.not_tried.append("feed: it cures none of the causes that were found")
+            return
+        epoch = self._epoch
+        if epoch is None or epoch > _LONGEST_EPOCH:
+            long = "how long an epoch takes is not known" if epoch is None else f"one takes {epoch:.0f} s"
+            self.not_tried.append(
+                f"feed: samples are held from the second epoch on, and {long}; set it by hand: "
+                '[changes] feed = "ram", or "disk" for a set that does not fit into memory'
+            )
+            return
+        for tier in ("vram", "ram"):
+            if tier == "ram" or ALL["feed"].lacks(tier) is None:
+                yield from self._each("feed", (tier,), f"{causes[0]}: samples that were read once are held")
+            if "feed" in self.kept:
+                return
+
     def _workers(self) -> Iterator[Candidate]:
         if self.run.drawn is None or self.run.drawn.workers is None:
             self.not_tried.append("num_workers: no DataLoader was drawn from")
+            return
+        if "feed" in self.kept:
+            self.not_tried.append("num_workers, prefetch_factor: samples are held, there is nothing to read")
             return
         if self.run.lost < ALARM:
             self.not_tried.append(
@@ -111,6 +136,8 @@ class Search:
         yield from self._climb("num_workers", ladder, start, "the loop waits for batches")
 
     def _startup(self) -> Iterator[Candidate]:
+        if "feed" in self.kept:
+            return
         if self.run.startup >= _STARTUP and not (self.run.drawn is not None and self.run.drawn.persistent):
             why = f"{self.run.startup:.0%} of the time workers are being started"
             yield from self._each("persistent_workers", (True,), why)
@@ -119,7 +146,7 @@ class Search:
 
     def _prefetch(self) -> Iterator[Candidate]:
         workers = self.kept.get("num_workers", self.run.workers)
-        if not workers or self.run.lost < ALARM:
+        if not workers or self.run.lost < ALARM or "feed" in self.kept:
             return
         had = (self.run.drawn.prefetch if self.run.drawn is not None else None) or 2
         ladder = [value for value in (1, 2, 4, 8, 16) if value != had]
@@ -179,6 +206,21 @@ class Search:
 
     def _named(self, cause: str) -> bool:
         return any(one.cause == cause for one in self.verdict.named)
+
+    @property
+    def _epoch(self) -> float | None:
+        """Seconds that an epoch takes; None where the loader has no length."""
+        drawn = self.run.drawn
+        return None if drawn is None or drawn.length is None else drawn.length * self.run.step
+
+    @property
+    def _feed_first(self) -> bool:
+        """Whether held samples are predicted to be faster than any number of workers."""
+        held = self._predicted("feed", "ram")
+        if held is None or self.run.drawn is None or self.run.drawn.workers is None:
+            return False
+        told = [self._predicted("num_workers", count) for count in self._ladder()]
+        return all(one is None or one.mid < held.mid for one in told)
 
     @property
     def _cores(self) -> int:

@@ -88,7 +88,8 @@ def read(settings: Mapping[str, Any], result: Result, record: Path) -> Trial:
     """What came of a scratch run."""
     told = {message.kind: message for message in result.messages}
     measured = told["measured"].body if "measured" in told else {}
-    found = _rates(record) if result.outcome in ("done", "ended-early", "timed-out") else None
+    warm = told["warm"].body["steps"] if "warm" in told else WARM_STEPS
+    found = _rates(record, warm) if result.outcome in ("done", "ended-early", "timed-out") else None
     outcome, reason = _outcome(result, found, told.get("thrash"))
     return Trial(
         settings=settings,
@@ -103,12 +104,12 @@ def read(settings: Mapping[str, Any], result: Result, record: Path) -> Trial:
     )
 
 
-def _rates(record: Path) -> Rates | None:
+def _rates(record: Path, warm: int) -> Rates | None:
     if not (record / "run.json").exists():
         return None
     ranks = Record.open(record).ranks
     rank = ranks[min(ranks)]
-    steps = list(rank.steps())[WARM_STEPS - 1 :]
+    steps = list(rank.steps())[warm - 1 :]
     if len(steps) < 2:
         return None
     stretch = length(rank.about.get("loaders") or [], len(steps) - 1)
