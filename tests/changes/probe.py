@@ -12,7 +12,6 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def in_a_fork(job: dict[str, Any], answer: Path, train: Callable[..., Any] = train) -> dict[str, Any]:
+def in_a_fork(job: dict[str, Any], answer: Path) -> dict[str, Any]:
     """What came of it: changes are for a whole process."""
     pid = os.fork()
     if not pid:

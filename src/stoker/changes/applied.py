@@ -31,6 +31,8 @@ def told(changes: Mapping[str, Any]) -> list[str]:
         lines.append(f"no loader was iterated for training: {', '.join(of_loaders)} had no effect")
     if not called() and (of_models := [name for name in changes if ALL[name].of == "model"]):
         lines.append(f"no model was met in its forward pass: {', '.join(of_models)} had no effect")
+    for name, value in changes.items():
+        lines += ALL[name].told(value)
     return lines
 
 

@@ -3,6 +3,7 @@
 from stoker.changes import (
     allocator,
     autocast,
+    batch_size,
     channels_last,
     compiled,
     cudnn_benchmark,
@@ -10,6 +11,8 @@ from stoker.changes import (
     fused_optimizer,
     gc_freeze,
     in_order,
+    lr_rule,
+    micro_batch,
     num_workers,
     persistent_workers,
     pin_memory,
@@ -43,5 +46,8 @@ ALL: dict[str, Change] = {
         compiled,
         fused_optimizer,
         allocator,
+        micro_batch,
+        batch_size,
+        lr_rule,
     )
 }

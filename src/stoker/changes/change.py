@@ -1,6 +1,6 @@
 """What a change is: one setting of a training run altered, without a line of the script edited."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -63,17 +63,20 @@ class Change:
 
     `of` is what it alters. `apply` puts a value in place in this process, before the script begins. `lacks`
     says why that cannot be done on this machine, where it cannot. `backfires` is how it can make a run
-    slower, or wrong.
+    slower, or wrong. `told` says what it met in the script, where that is neither loaders nor models.
+    `check` is what a probe compares: losses, or weights after the first updates.
     """
 
     id: str
-    of: Literal["loader", "model", "process"]
+    of: Literal["loader", "model", "update", "process"]
     text: str
     kind: Kind
     values: Values
     apply: Callable[[Any], None]
     lacks: Callable[[Any], str | None] = lambda value: None
     backfires: str = ""
+    told: Callable[[Any], Sequence[str]] = lambda value: ()
+    check: Literal["losses", "weights"] = "losses"
 
     def value(self, given: object) -> Any:
         """The value that is meant."""
