@@ -42,28 +42,43 @@ def copied(*workers: dict[str, Any]) -> tuple[float | None, float | None]:
 
 def test_pages_that_a_worker_was_born_with_and_has_for_itself_were_copied() -> None:
     """It stays at 200 MB, and 80 of them are no longer shared; pages of mapped files do not count."""
-    assert copied(worker(7, anonymous=200), worker(7, anonymous=200, written=80)) == (80 * MB, 200 * MB)
+    assert copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200, written=80)) == (
+        80 * MB,
+        200 * MB,
+    )
 
 
 def test_a_worker_that_keeps_more_and_more_copies_nothing() -> None:
     """What it allocates by itself makes it grow by as much: a cache or a leak, and no copy."""
     grown = worker(7, anonymous=600, written=400)
-    assert copied(worker(7, anonymous=200), worker(7, anonymous=400), grown) == (0.0, 200 * MB)
+    assert copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=400), grown) == (0.0, 200 * MB)
+
+
+def test_a_spawned_worker_copies_nothing() -> None:
+    """All that it has is its own from the first: there is nothing that it shared."""
+    born = worker(7, anonymous=60, written=60, faults=16_000)
+    assert copied(born, worker(7, anonymous=60, written=60, faults=90_000)) == (None, None)
 
 
 def test_batches_in_shared_memory_are_no_copies() -> None:
     """Until the other side maps them they are written to by the worker alone."""
-    assert copied(worker(7, anonymous=200), worker(7, anonymous=200, written=60, shmem=50))[0] == 10 * MB
+    assert (
+        copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200, written=60, shmem=50))[0]
+        == 10 * MB
+    )
 
 
 def test_pages_that_others_let_go_of_are_no_copies() -> None:
     """The worker has them alone now, but it has not met a fault for any of them."""
-    assert copied(worker(7, anonymous=200), worker(7, anonymous=200, written=90, faults=256))[0] == MB
+    assert (
+        copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200, written=90, faults=256))[0]
+        == MB
+    )
 
 
 def test_memory_that_was_never_sized_is_not_known() -> None:
     """None, and not that nothing was copied."""
-    assert copied(worker(7, anonymous=200), worker(7, anonymous=200)) == (None, None)
+    assert copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200)) == (None, None)
     assert read_memory([]) is None
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _PAGE = 4096
+# Of what a worker has when first seen, what it may have met a fault for and still be a forked one: those of
+# the ward had 7%, a spawned one 108%.
+_FORKED = 0.5
 # What a worker has besides those that compute: the one that sends batches off, and torch's own.
 _OF_EVERY_WORKER = 2
 
@@ -140,22 +143,26 @@ def _copies(lines: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     A forked worker is born with the pages of the process that starts it, all of them shared. One that is
     written to, be it by the counting of references alone, becomes its own. What it has for itself beyond what
     it has grown by since is therefore copied: what it keeps by itself, a cache or a leak, makes it grow by as
-    much. Each page copied is a fault, so there are no more of them.
+    much. Each page copied is a fault, so there are no more of them. A spawned worker has met a fault for
+    nearly all that it has: it shares nothing, and copies nothing.
     """
-    born: dict[int, int] = {}
+    born: dict[int, int | None] = {}
     copied: dict[int, float] = {}
     for line in lines:
         for one in line.get("processes") or []:
             anonymous = one.get("anonymous_bytes")
             if anonymous is None or line.get("anonymous_bytes") is None:
                 continue
-            # Either may have grown since the worker was born, hardly both at once.
-            before = born.setdefault(one["pid"], min(anonymous, line["anonymous_bytes"]))
-            if one.get("written_bytes") is not None:
+            faulted = one.get("faults_minor", 0) * _PAGE
+            if one["pid"] not in born:
+                # Either may have grown since the worker was born, hardly both at once.
+                least = min(anonymous, line["anonymous_bytes"])
+                born[one["pid"]] = least if faulted < _FORKED * anonymous else None
+            before = born[one["pid"]]
+            if before is not None and one.get("written_bytes") is not None:
                 own = min(anonymous, one["written_bytes"] - (one.get("shmem_bytes") or 0))
-                most = one.get("faults_minor", 0) * _PAGE
-                copied[one["pid"]] = float(max(0, min(before - (anonymous - own), most)))
-    return [(size, float(born[pid])) for pid, size in copied.items()]
+                copied[one["pid"]] = float(max(0, min(before - (anonymous - own), faulted)))
+    return [(size, float(born[pid] or 0)) for pid, size in copied.items()]
 
 
 def _scaled(value: float | None, by: float) -> float | None:
