@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.doctor.calibration import Score, errors_of, keep, read_scores, score, summarise
-from stoker.doctor.model import UNTRIED, Change, Interval, Prediction
+from stoker.doctor.model import Change, Interval, Prediction, untried
 
 WRITER = """
 import sys
@@ -69,7 +69,8 @@ def test_without_scores_there_is_nothing_to_learn_from(tmp_path: Path) -> None:
 
 def test_few_scores_do_not_make_a_narrow_interval() -> None:
     """Their worst, and not less than what is taken for a change that was never tried."""
-    assert errors_of([made(100), made(99)])["num_workers"] == UNTRIED
+    assert errors_of([made(100), made(99)])["num_workers"] == untried("num_workers")
+    assert untried("num_workers") < untried("feed")
     assert errors_of([made(100), made(50)])["num_workers"] == pytest.approx(0.693, abs=0.001)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stoker.doctor.model import UNTRIED, Prediction
+from stoker.doctor.model import Prediction, untried
 from stoker.errors import NotPermitted
 
 NAME = "calibration.jsonl"
@@ -125,22 +125,20 @@ def _parsed(line: str) -> Score | None:
 
 
 def errors_of(scores: Iterable[Score]) -> dict[str, float]:
-    """By change, how far predictions may be off nine times in ten; "" for changes with too few scores.
+    """By change, how far predictions may be off nine times in ten.
 
     The ninth decile of what they were off by (with the one in n + 1 that is still to come); with fewer than 9
     scores their worst, and not less than the width of what was never tried.
     """
     by_change: dict[str, list[float]] = {}
     for one in scores:
-        off = abs(log(one.measured / one.mid))
-        by_change.setdefault(one.change, []).append(off)
-        by_change.setdefault("", []).append(off)
-    return {change: _width(offs) for change, offs in by_change.items()}
+        by_change.setdefault(one.change, []).append(abs(log(one.measured / one.mid)))
+    return {change: _width(change, offs) for change, offs in by_change.items()}
 
 
-def _width(offs: list[float]) -> float:
+def _width(change: str, offs: list[float]) -> float:
     if len(offs) < _ENOUGH:
-        return max(UNTRIED, *offs)
+        return max(untried(change), *offs)
     return sorted(offs)[min(len(offs), ceil(_COVERED * (len(offs) + 1))) - 1]
 
 

@@ -23,8 +23,9 @@ from typing import Any
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM
 
-# What a prediction may be off by where none was ever tried, as a share.
-UNTRIED = 0.15
+# What a prediction may be off by where few of its kind were tried, as a share. On 2 cores the ward's settings
+# missed by 2 to 5%, its rewritten scripts by 17 and 26% (benchmarks/cures.md).
+_UNTRIED_SETTING, _UNTRIED_SCRIPT = 0.10, 0.30
 # Changes after which batches cost the loop nothing: they come from memory, on the device or beside it.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
 # Other changes to how batches are made and handed over; what is not among them is of the loop itself.
@@ -34,6 +35,8 @@ _OF_THE_INPUT = _NO_LOADER | {
 }  # fmt: skip
 # Changes that were tried together, as one thread in each process.
 _THREADS = frozenset({"threads", "worker_threads"})
+# Changes that leave the script's text alone.
+_SETTINGS = _THREADS | {"num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size"}
 # Changes whose time was told by steps with that switched, by their name there; others have the same name.
 _VARIANTS = {"amp": "bf16", "autocast": "bf16", "keep_cache": "kept_cache"}
 _AS_IT_IS = "as it is"
@@ -84,7 +87,7 @@ def predict(
 ) -> Prediction | None:
     """The rate after some changes together; None where what was measured cannot tell.
 
-    `errors` says by how much predictions for a change were wrong so far, as shares ("" for any other).
+    `errors` says by how much predictions for a change were wrong so far, as shares.
     """
     if not changes or not isfinite(run.step):
         return None
@@ -98,13 +101,18 @@ def predict(
         return None
     seconds, limit = found
     known = errors or {}
-    wrong = max(known.get(change.change, known.get("", UNTRIED)) for change in changes)
+    wrong = max(known.get(change.change, untried(change.change)) for change in changes)
     half, rate = hypot(_spread(run, changes), wrong), 1 / seconds
     return Prediction(
         changes=tuple(changes),
         rate=Interval(low=rate * exp(-half), mid=rate, high=rate * exp(half)),
         limit=limit,
     )
+
+
+def untried(change: str) -> float:
+    """What a prediction may be off by, as a share, where too few of that change were tried to tell."""
+    return _UNTRIED_SETTING if change in _SETTINGS else _UNTRIED_SCRIPT
 
 
 def _is_of_the_loop(run: Evidence, change: Change) -> bool:

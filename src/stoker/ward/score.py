@@ -9,6 +9,7 @@ from typing import Any
 from stoker.bench.page import origin, table
 from stoker.bench.result import Result
 from stoker.doctor.calibration import errors_of
+from stoker.doctor.model import untried
 from stoker.ward.case import NO_ALARM, Case
 from stoker.ward.cures import Tried, score_of
 from stoker.ward.rounds import Seen
@@ -120,7 +121,8 @@ def figures_of_cures(tried: Sequence[Tried]) -> dict[str, float]:
 def _is_covered(tried: Tried, scored: Sequence[Tried]) -> bool:
     others = [score_of(one) for one in scored if one is not tried]
     errors = errors_of(one for one in others if one is not None)
-    wrong = errors.get(tried.change or "", errors.get("", 0.0))
+    change = tried.change or ""
+    wrong = errors.get(change, untried(change))
     half = hypot(tried.spread or 0.0, wrong)
     mid, measured = tried.predicted or 0.0, tried.measured or 0.0
     return mid * exp(-half) <= measured <= mid * exp(half)
