@@ -89,6 +89,20 @@ def test_each_cause_is_named_by_its_own_evidence(found: Evidence, cause: str) ->
     assert reach(found).cause == cause
 
 
+def test_workers_with_a_mask_of_their_own_are_told() -> None:
+    """The process may use all cores; only its workers sit on one, and the loop waits for them."""
+    found = run(**WAITS, threads=Threads(main=1, worker=1, workers=4, worker_cores=1))
+    assert reach(found).cause == "cpu-affinity"
+    assert "cpu-affinity" in reach(run(threads=Threads(main=1, worker_cores=8))).eliminated
+
+
+def test_a_loader_that_more_workers_make_faster_lacks_workers_first() -> None:
+    """Transforms that keep one worker busy leave the other cores to more of them."""
+    found = run(**{**WAITS, "loader": 0.038}, loader_with=(8, 0.019))
+    assert [one.cause for one in reach(found).named] == ["too-few-workers", "cpu-transform"]
+    assert reach(replace(found, loader_with=(8, 0.037))).cause == "cpu-transform"
+
+
 def test_threads_are_not_ruled_out_by_a_run_that_was_not_held() -> None:
     """More threads than cores, and nobody has tried one: it cannot be told."""
     verdict = reach(run(threads=Threads(main=64)))

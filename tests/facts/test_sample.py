@@ -100,6 +100,14 @@ def test_memory_sizes_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch
     assert "uss_bytes" in last
 
 
+def test_cores_are_counted_in_the_mask() -> None:
+    """Of a machine with more than 32 it has commas."""
+    assert (
+        counters.parse_mask("Threads:\t1\nCpus_allowed:\tff,0000000f\nCpus_allowed_list:\t0-3,32-39\n") == 12
+    )
+    assert counters.parse_mask("Threads:\t1\n") is None
+
+
 def test_refaults_are_counted_with_the_groups_below() -> None:
     """Version 1 tells of both; version 2, and older kernels, of one."""
     first = "workingset_refault_file 1\ntotal_workingset_refault_anon 2\ntotal_workingset_refault_file 5\n"

@@ -46,7 +46,7 @@ class Threads:
     """Threads of the process, and of a worker beside those that every worker has (the most of them).
 
     `system` is the share of CPU time in the kernel; `switches` how often a second the kernel took a core away
-    from the threads that train and that fetch.
+    from the threads that train and that fetch; `worker_cores` how many a worker may use (the fewest).
     """
 
     main: int
@@ -54,6 +54,7 @@ class Threads:
     workers: int = 0
     system: float | None = None
     switches: float | None = None
+    worker_cores: int | None = None
 
     @property
     def computing(self) -> int:
@@ -96,6 +97,7 @@ def read_threads(lines: Sequence[Mapping[str, Any]], main: int | None) -> Thread
         workers=len(workers),
         system=None if not cpu or system is None else system / cpu,
         switches=_sum_rate(lines, "switches_forced"),
+        worker_cores=min(_known(workers, "cores_allowed"), default=None),
     )
 
 

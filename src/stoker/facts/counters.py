@@ -52,9 +52,9 @@ class ProcessCounters:
         if found is None:
             return None
         moved = _numbers(self._files["io"].read(), ("rchar", "read_bytes"))
+        text = self._files["status"].read()
         status = _numbers(
-            self._files["status"].read(),
-            ("RssAnon", "RssShmem", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"),
+            text, ("RssAnon", "RssShmem", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
         )
         return {
             "pid": self.pid,
@@ -65,6 +65,7 @@ class ProcessCounters:
             "shmem_bytes": _from_kib(status["RssShmem"]),
             "switches_voluntary": status["voluntary_ctxt_switches"],
             "switches_forced": status["nonvoluntary_ctxt_switches"],
+            "cores_allowed": parse_mask(text),
         }
 
     def read_sizes(self) -> dict[str, int | None]:
@@ -163,6 +164,13 @@ def parse_stat(text: str | None) -> dict[str, object] | None:
         "threads": int(fields[17]),
         "rss_bytes": int(fields[21]) * _PAGE,
     }
+
+
+def parse_mask(text: str | None) -> int | None:
+    """Count the cores in the mask of /proc/PID/status: hexadecimal digits, with commas."""
+    _, _, rest = (text or "").partition("\nCpus_allowed:")
+    digits = rest.split("\n", 1)[0].strip().replace(",", "")
+    return int(digits, 16).bit_count() if digits else None
 
 
 def parse_some(text: str | None) -> tuple[float | None, int | None]:

@@ -13,10 +13,12 @@ CURES = (
 
 
 def judge(run: Evidence) -> Judgement:
-    """By the mask in the training process beside what the machine has."""
-    allowed, cores = run.process.get("affinity"), run.host.get("cpus")
-    if allowed is None or cores is None:
+    """By the masks of the training process and of its workers beside what the machine has."""
+    own, cores = run.process.get("affinity"), run.host.get("cpus")
+    if own is None or cores is None:
         return None
+    workers = run.threads.worker_cores if run.threads is not None else None
+    allowed = own if workers is None else min(own, workers)
     if allowed >= cores:
         return RuledOut(by=f"all {cores} cores may be used")
     if run.host.get("cpuset_cores") is not None and allowed >= run.host["cpuset_cores"]:
@@ -30,7 +32,7 @@ def judge(run: Evidence) -> Judgement:
         share=None,
         certainty=0.95,
         evidence=(
-            f"{allowed} of {cores} cores may be used",
+            f"{allowed} of {cores} cores may be used" + (" by a worker" if allowed < own else ""),
             f"{percent(queued)} of making a batch is waiting for a core",
         ),
     )

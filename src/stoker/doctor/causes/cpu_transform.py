@@ -14,10 +14,12 @@ CURES = (
         risk="draws differ from those of the script",
     ),
 )
+# With more workers, what the loader takes of what it took: below this it is not the cores that it lacks.
+_GROWS = 0.75
 
 
 def judge(run: Evidence) -> Judgement:
-    """By CPU time over wall time in the workers, and by what of it is the dataset's own."""
+    """By CPU time over wall time in the workers, what of it is the dataset's own, and whether more help."""
     if run.make is None:
         return None
     at_work = run.make - (run.making.get("queued") or 0.0)
@@ -29,10 +31,14 @@ def judge(run: Evidence) -> Judgement:
         )
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
+    # Threads that take the cores from each other keep them just as busy; and a loader that more workers make
+    # faster has cores left.
+    grows = (
+        run.loader is not None and run.loader_with is not None and run.loader_with[1] <= _GROWS * run.loader
+    )
     return Found(
         share=run.lost,
-        # Threads that take the cores from each other keep them just as busy.
-        certainty=0.8 if (run.freed or 0.0) < ALARM else 0.4,
+        certainty=0.4 if grows or (run.freed or 0.0) >= ALARM else 0.8,
         evidence=(
             f"a batch takes {duration(run.make)} to make, {percent(transform)} of it in the dataset's code",
             f"the CPU is busy {percent(busy)} of that",
