@@ -14,6 +14,7 @@ from stoker.errors import TrialFailed
 from stoker.scratch import Limits, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.tune.probe import as_argument
+from stoker.tune.weights import Update, agree, distance, is_mean
 
 _HOOK = "stoker.tune.probe:prepare"
 _STEPS = 40
@@ -23,11 +24,16 @@ _ORDER: tuple[Kind, ...] = ("same", "redraw", "numerics", "optimization")
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """The first steps of a script: sample ids and a checksum for each batch, and each loss."""
+    """The first steps of a script: sample ids and a checksum for each batch, and the loss of each update.
+
+    Of the first updates, entries of the parameters before and after each, and the learning rates in each.
+    """
 
     ids: Sequence[Sequence[int]]
     batches: Sequence[int]
     losses: Sequence[float]
+    weights: Sequence[Update] = ()
+    rates: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +76,16 @@ def take(
     )  # fmt: skip
 
 
-def judge(kind: Kind, changed: Probe, before: Sequence[Probe]) -> Meaning:
+def judge(kind: Kind, changed: Probe, before: Sequence[Probe], *, by_weights: bool = False) -> Meaning:
     """Hold a change's probe beside those without it: two of the same seed, then some of other seeds.
 
     The second says what the script does by itself from the same seed, the others how much seeds differ.
+    `by_weights`: the weights after the first updates must be the same but for rounding.
     """
     found, by = _found(changed, before[0], before[1], before[2:])
+    others = bool(_differ(changed.ids, before[0].ids))
+    if by_weights and found is not None and not others and _differ(changed.losses, before[0].losses):
+        found, by = _found_by_weights(changed, before[0], before[1])
     return Meaning(kind=found, by=by, holds=found is not None and _ORDER.index(found) <= _ORDER.index(kind))
 
 
@@ -99,6 +109,20 @@ def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) 
     noise = median(_distance(other, first) for other in others) if others else 0.0
     told += f", from seed to seed by {noise:.2g}" if others else ""
     return ("numerics" if off <= noise else "optimization"), told
+
+
+def _found_by_weights(changed: Probe, first: Probe, again: Probe) -> tuple[Kind | None, str]:
+    if not is_mean(changed.losses[0], first.losses[0]):
+        return None, (
+            f"the first loss is {first.losses[0]:.3g}, and {changed.losses[0]:.3g} put together from its "
+            "parts: it is no mean over samples"
+        )
+    if where := _differ(changed.rates, first.rates):
+        return None, f"other learning rates from update {where} on: the loop sets them by counting batches"
+    off, by_itself = distance(changed.weights, first.weights), distance(again.weights, first.weights)
+    updates = min(len(changed.weights), len(first.weights))
+    told = f"weights after {updates} updates are {off:.2g} of an update apart"
+    return ("numerics" if agree(off, by_itself) else "optimization"), told
 
 
 def _differ(one: Sequence[Any], other: Sequence[Any]) -> int:

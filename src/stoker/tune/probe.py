@@ -1,4 +1,7 @@
-"""What happens in a probe's process: the script's first steps, seeded, and what it trained on in each."""
+"""What happens in a probe's process: the script's first steps, seeded, and what it trained on in each.
+
+Of the first updates the weights are noted too: some entries of every parameter.
+"""
 
 import random
 import zlib
@@ -8,12 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker import changes
+from stoker.changes import held
 from stoker.scratch import Child
+
+# Updates whose weights are noted, and entries of all parameters together.
+_UPDATES = 3
+_ENTRIES = 512
 
 
 def as_argument(settings: Mapping[str, Any], *, seed: int, steps: int) -> dict[str, Any]:
@@ -30,20 +42,41 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     ids: list[list[int]] = []
     batches: list[int] = []
     losses: list[float] = []
+    since: list[float] = []
+    weights: list[tuple[list[float], list[float]]] = []
+    rates: list[list[float]] = []
     _note_ids(ids)
     _note_batches(batches)
-    _note_losses(losses)
+    _note_losses(since)
     made = 0
+    before: list[float] = []
 
-    def stepped(*_: Any) -> None:
+    def steps(optimizer: Optimizer, *_: Any) -> None:
+        if made < _UPDATES:
+            before[:] = _entries(optimizer)
+            rates.append([float(group["lr"]) for group in optimizer.param_groups])
+
+    def stepped(optimizer: Optimizer, *_: Any) -> None:
         nonlocal made
+        if made < _UPDATES:
+            weights.append((list(before), _entries(optimizer)))
+        losses.append(sum(since))
+        since.clear()
         made += 1
         child.progress(made)
         if made >= argument["steps"]:
             # Indices are drawn ahead of the batches; those that no step had yet are none of the probe.
-            child.report("probe", ids=ids[: len(batches)], batches=batches, losses=losses)
+            child.report(
+                "probe",
+                ids=ids[: len(batches)],
+                batches=batches,
+                losses=losses,
+                weights=weights,
+                rates=rates,
+            )
             child.end(made)
 
+    register_optimizer_step_pre_hook(steps)
     register_optimizer_step_post_hook(stepped)
 
 
@@ -89,13 +122,27 @@ def _checksum(batch: Any) -> int:
     return found
 
 
+def _entries(optimizer: Optimizer) -> list[float]:
+    """Of every parameter by its size, evenly spread over it, and one of each."""
+    owned = [p.detach().flatten() for group in optimizer.param_groups for p in group["params"]]
+    total = sum(p.numel() for p in owned) or 1
+    found: list[float] = []
+    for one in owned:
+        some = min(one.numel(), max(1, _ENTRIES * one.numel() // total))
+        at = torch.arange(some, device=one.device) * one.numel() // some
+        found += one[at].double().tolist()
+    return found
+
+
 def _note_losses(losses: list[float]) -> None:
+    """Since the last update; of a batch in parts each by its share of the samples."""
     backward: Any = torch.Tensor.backward
 
     @wraps(backward)
     def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         if tensor.numel() == 1:
-            losses.append(float(tensor.detach()))
+            parts = held.installed()
+            losses.append(float(tensor.detach()) * (1.0 if parts is None else parts.weight))
         backward(tensor, *args, **kwargs)
 
     torch.Tensor.backward = noted  # type: ignore[method-assign, assignment]

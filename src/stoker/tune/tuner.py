@@ -175,7 +175,10 @@ class Tuner:
             self._probes += [self.probe({}, 0), self.probe({}, 0)]
         if allowed == "numerics" and len(self._probes) < 4:
             self._probes += [self.probe({}, 1), self.probe({}, 2)]
-        return judge(allowed, self.probe(settings, 0), self._probes)
+        by_weights = any(ALL[name].check == "weights" for name in settings)
+        if by_weights and "optimization" in self.search.kinds:
+            allowed = "optimization"  # with BatchNorm it is that, and asked for
+        return judge(allowed, self.probe(settings, 0), self._probes, by_weights=by_weights)
 
     # --- runs and what they say -----------------------------------------------------------------------------
 

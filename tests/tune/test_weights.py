@@ -1,0 +1,81 @@
+"""Batches in parts: whether they make the same updates, judged by weights."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.changes import Kind
+from stoker.tune.meaning import Probe, judge, take
+from stoker.tune.weights import distance
+
+SCRIPT = """
+    import sys, torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    x = torch.linspace(-1, 1, 960 * 4).reshape(960, 4).sin()
+    norm = [nn.BatchNorm1d(16)] if "norm" in sys.argv else []
+    model = nn.Sequential(nn.Linear(4, 16), *norm, nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    loss_of = nn.MSELoss(reduction="sum" if "sum" in sys.argv else "mean")
+    for at, (rows,) in enumerate(DataLoader(TensorDataset(x), batch_size=10, shuffle=True)):
+        if "counts" in sys.argv:
+            optimizer.param_groups[0]["lr"] = 1e-4 / (at + 1)
+        optimizer.zero_grad()
+        loss_of(model(rows), rows.sum(1, keepdim=True)).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "says"),
+    [
+        ("mean", "numerics", "weights after 3 updates"),
+        ("sum", None, "no mean over samples"),
+        pytest.param("norm", "optimization", "weights after 3 updates", marks=pytest.mark.slow),
+        pytest.param("counts", None, "by counting batches", marks=pytest.mark.slow),
+    ],
+)
+def test_parts_are_judged_by_weights(tmp_path: Path, word: str, kind: Kind | None, says: str) -> None:
+    """The same but for rounding, at a rate at which the weights themselves hardly move."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    plain = take([str(script), word], {}, steps=3)
+    found = judge(
+        "numerics", take([str(script), word], {"micro_batch": 4}, steps=3), [plain, plain], by_weights=True
+    )
+    assert (found.kind, found.holds) == (kind, kind == "numerics"), found
+    assert says in found.by
+
+
+def probe(*, losses: list[float], after: list[float]) -> Probe:
+    weights: Any = [([1.0] * len(after), after)]
+    return Probe(ids=[[1]], batches=[1], losses=losses, weights=weights, rates=[[0.1]])
+
+
+def test_a_few_entries_that_are_all_rounding_do_not_count() -> None:
+    """One of forty with the other sign; three of them do."""
+    moved = [1.1] * 40
+    assert (
+        distance(
+            probe(losses=[1.0], after=[0.9, *moved[1:]]).weights, probe(losses=[1.0], after=moved).weights
+        )
+        < 0.01
+    )
+    assert (
+        distance(
+            probe(losses=[1.0], after=[0.9] * 3 + moved[3:]).weights, probe(losses=[1.0], after=moved).weights
+        )
+        > 1
+    )
+
+
+def test_runs_that_differ_by_themselves_widen_what_agrees() -> None:
+    """Sums in another order on a card: twice as far as from run to run."""
+    first = probe(losses=[1.0], after=[1.1] * 40)
+    again = probe(losses=[1.0], after=[1.104] * 40)
+    near = probe(losses=[1.01], after=[1.106] * 40)
+    assert judge("numerics", near, [first, again], by_weights=True).holds
+    assert not judge("numerics", near, [first, first], by_weights=True).holds
