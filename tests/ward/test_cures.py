@@ -1,6 +1,7 @@
 """Cures tried: which change is applied, what is kept, and how predictions are scored."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def told(*changes: dict[str, Any]) -> dict[str, Any]:
 def tried(name: str, predicted: float, measured: float, *, way: str = "setting") -> Tried:
     return Tried(
         case=name, change="num_workers", value=4, way=way, before=20.0, spread=0.01,
-        predicted=predicted, measured=measured,
+        low=0.9 * predicted, predicted=predicted, high=1.1 * predicted, measured=measured,
     )  # fmt: skip
 
 
@@ -118,15 +119,16 @@ def test_results_are_kept_for_their_version(tmp_path: Path, monkeypatch: pytest.
     assert "predicted 40.0, measured 39.0" in lines[0]
 
 
-def test_no_interval_is_judged_by_its_own_error() -> None:
-    """Nine good predictions make a narrow interval, and the tenth is outside."""
-    some = [tried(f"{n}", 40.0, 40.0 * (1 + 0.002 * n)) for n in range(12)]
-    bad = tried("bad", 40.0, 80.0)
-    found = score.figures_of_cures([*some, bad, Tried(case="n/a", reason="none")])
-    assert found["predictions"] == 13
-    assert found["coverage"] < 1
-    assert found["prediction_median_error"] < 0.02
+def test_predictions_are_scored_by_the_intervals_that_were_told() -> None:
+    """One that was told without bounds is in the error, and not in the coverage."""
+    some = [tried(f"{n}", 40.0, 40.0 * (1 + 0.002 * n)) for n in range(3)]
+    bare = replace(tried("bare", 40.0, 40.0), low=None, high=None)
+    found = score.figures_of_cures([*some, tried("bad", 40.0, 80.0), bare, Tried(case="n/a", reason="none")])
+    assert found["predictions"] == 5
+    assert found["coverage"] == 0.75
+    assert found["prediction_median_error"] < 0.01
     assert "predictions_scripts" not in found
+    assert "coverage" not in score.figures_of_cures([bare])
 
 
 def test_the_page_has_every_prediction_beside_what_was_measured() -> None:

@@ -23,8 +23,8 @@ from typing import Any
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM
 
-# What a prediction may be off by where few of its kind were tried, as a share. On 2 cores the ward's settings
-# missed by 2 to 5%, its rewritten scripts by 17 and 26% (benchmarks/cures.md).
+# What a prediction may be off by where few of its kind were tried, as a share. On 2 cores three settings of
+# the ward missed by 2 to 5%, two rewritten scripts by 17 and 26% (benchmarks/cures.md).
 _UNTRIED_SETTING, _UNTRIED_SCRIPT = 0.10, 0.30
 # Changes after which batches cost the loop nothing: they come from memory, on the device or beside it.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})

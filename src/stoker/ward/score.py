@@ -2,14 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import exp, hypot
 from statistics import median
 from typing import Any
 
 from stoker.bench.page import origin, table
 from stoker.bench.result import Result
-from stoker.doctor.calibration import errors_of
-from stoker.doctor.model import untried
 from stoker.ward.case import NO_ALARM, Case
 from stoker.ward.cures import Tried, score_of
 from stoker.ward.rounds import Seen
@@ -102,7 +99,7 @@ def _others(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def figures_of_cures(tried: Sequence[Tried]) -> dict[str, float]:
     """How far off predictions were, and how many of their intervals held what was measured.
 
-    Each interval is as wide as the other cases' errors make it, so that none is judged by itself.
+    The intervals are those that the doctor told before: none is made wider or narrower by what came of it.
     """
     found: dict[str, float] = {}
     scored = [one for one in tried if one.error is not None]
@@ -113,19 +110,11 @@ def figures_of_cures(tried: Sequence[Tried]) -> dict[str, float]:
     ):
         if some:
             found[f"prediction_median_error{name}"] = median(abs(one.error or 0.0) for one in some)
-            found[f"coverage{name}"] = sum(_is_covered(one, scored) for one in some) / len(some)
+            told = [score for one in some if one.low is not None and (score := score_of(one)) is not None]
+            if told:
+                found[f"coverage{name}"] = sum(score.covered for score in told) / len(told)
             found[f"predictions{name}"] = float(len(some))
     return found
-
-
-def _is_covered(tried: Tried, scored: Sequence[Tried]) -> bool:
-    others = [score_of(one) for one in scored if one is not tried]
-    errors = errors_of(one for one in others if one is not None)
-    change = tried.change or ""
-    wrong = errors.get(change, untried(change))
-    half = hypot(tried.spread or 0.0, wrong)
-    mid, measured = tried.predicted or 0.0, tried.measured or 0.0
-    return mid * exp(-half) <= measured <= mid * exp(half)
 
 
 def page_of_cures(results: Sequence[Result]) -> str:
@@ -167,7 +156,7 @@ def _by_way(figures: Mapping[str, float]) -> list[list[str]]:
             words,
             f"{figures[f'predictions{name}']:.0f}",
             f"{figures[f'prediction_median_error{name}']:.1%}",
-            f"{figures[f'coverage{name}']:.0%}",
+            f"{figures[f'coverage{name}']:.0%}" if f"coverage{name}" in figures else "n/a",
         ]
         for name, words in (("", "all"), ("_settings", "settings"), ("_scripts", "rewritten scripts"))
         if f"predictions{name}" in figures
