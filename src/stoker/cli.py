@@ -196,9 +196,25 @@ def tune(
         Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tried; try nothing.")] = False,
+    lr: Annotated[
+        bool, typer.Option("--lr", help="Find a learning rate instead: it rises from step to step.")
+    ] = False,
+    lr_range: Annotated[
+        str | None, typer.Option(metavar="LOW:HIGH", help="With --lr: from where to where (1e-7:10).")
+    ] = None,
+    lr_steps: Annotated[int, typer.Option(help="With --lr: in how many steps.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
+    if lr:
+        from stoker.tune import lr_command
+
+        lr_command.sweep(
+            script or [], module=module, within=lr_range, steps=lr_steps, budget=budget, as_json=as_json
+        )
+        return
+    if lr_range is not None:
+        raise UsageError(f"--lr-range {lr_range} is for a sweep: give --lr too")
     from stoker.tune import command
 
     command.tune(
