@@ -91,7 +91,12 @@ def test_what_was_measured_on_a_busy_machine_is_no_score(
 ) -> None:
     """It is measured once more, then told, and tried again the next time."""
     busy = {**told(change("num_workers", 4, 40.0)), "foreign_cores": 1.0}
-    monkeypatch.setattr(cures, "_run", lambda ready, module, *words: asked.append((module, *words)) or busy)
+
+    def run(ready: Any, module: str, *words: str) -> Any:
+        asked.append((module, *words))
+        return busy
+
+    monkeypatch.setattr(cures, "_run", run)
     (found,) = try_cures([case("a", "too-few-workers")], tmp_path, version="1", tell=lambda line: None)
     assert found.error is None
     assert "to be tried again" in (found.reason or "")

@@ -32,4 +32,4 @@ def foreign_cores(
     own -= first.get("children_cpu_s") or 0.0
     before = {one["pid"]: one.get("cpu_s") or 0.0 for one in first.get("processes") or []}
     own += sum((one.get("cpu_s") or 0.0) - before.get(one["pid"], 0.0) for one in last.get("processes") or [])
-    return max(0.0, all_busy - own) / float(last["t"] - first["t"])
+    return max(0.0, float(all_busy - own)) / float(last["t"] - first["t"])

@@ -1,6 +1,7 @@
 """How much steps vary, and which of them no loader that was starting up had a part in. Pure."""
 
 from collections.abc import Iterable, Sequence
+from math import sqrt
 from statistics import fmean, stdev
 
 from stoker.watch import Step
@@ -18,7 +19,7 @@ def spread_of(seconds: Sequence[float]) -> float | None:
     if part < 2:
         return None
     means = [fmean(seconds[at : at + part]) for at in range(0, part * _STRETCHES, part)]
-    return _NINE_IN_TEN * stdev(means) / len(means) ** 0.5 / fmean(means)
+    return _NINE_IN_TEN * stdev(means) / sqrt(len(means)) / fmean(means)
 
 
 def settled_step(steps: Iterable[Step], workers: int) -> float | None:
