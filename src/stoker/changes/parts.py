@@ -7,7 +7,7 @@ part (a loss that is not finite, say) is left out whole, as the loop would have 
 import gc
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,8 @@ class Parts:
     def __init__(self, most: int) -> None:
         self.most = most
         self.largest = 0
+        self.samples = 0
+        self.on_first_batch: Callable[[int], None] = lambda samples: None
         self.divided = 0
         self.updates = 0
         self.left_out = 0
@@ -66,6 +68,9 @@ class Parts:
         if batch is not None and batch.owner() is not owner and batch.at + 1 < len(batch.sizes):
             raise self.refusal("several loaders feed one update, and their parts would not go together")
         self.end()
+        if not self.samples:
+            self.on_first_batch(sum(sizes))
+        self.samples += sum(sizes)
         self.largest = max(self.largest, sum(sizes))
         if len(sizes) > 1:
             if not self.divided:

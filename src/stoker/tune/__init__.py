@@ -1,5 +1,6 @@
 """Tries changes one at a time on the user's own loop, and keeps what is proved."""
 
 from stoker.tune.lr import find_lr
+from stoker.tune.micro_batch import find_micro_batch
 
-__all__ = ["find_lr"]
+__all__ = ["find_lr", "find_micro_batch"]
