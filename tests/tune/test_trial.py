@@ -9,6 +9,7 @@ from stoker.changes import Kind
 from stoker.scratch import Guards
 from stoker.tune.meaning import judge, take
 from stoker.tune.trial import hold
+from stoker.watch import Record
 
 SCRIPT = """
     import os, sys, time, torch
@@ -16,7 +17,7 @@ SCRIPT = """
 
     class Slow(Dataset):
         def __len__(self):
-            return 4000
+            return 200 if "few" in sys.argv else 4000
         def __getitem__(self, at):
             time.sleep(0.0005)
             noise = torch.randn(4) if "random" in sys.argv else 0.0
@@ -28,7 +29,8 @@ SCRIPT = """
         hoard = []
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for batch in DataLoader(Slow(), batch_size=8, shuffle=True):
+        loader = DataLoader(Slow(), batch_size=8, shuffle=True)
+        for batch in (batch for _ in range(40 if "few" in sys.argv else 1) for batch in loader):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
@@ -87,11 +89,27 @@ def test_a_script_too_short_has_no_rate(script: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "settings", "kind"),
-    [([], {"num_workers": 2}, "same"), (["random"], {"num_workers": 2}, "redraw")],
+    [
+        ([], {"num_workers": 2}, "same"),
+        ([], {"feed": "ram", "num_workers": 2}, "same"),
+        (["random"], {"num_workers": 2}, "redraw"),
+        (["random"], {"feed": "ram"}, "same"),
+    ],
 )
 def test_a_probe_shows_what_a_change_does(
     script: str, words: list[str], settings: dict[str, int], kind: Kind
 ) -> None:
-    """Workers leave a script's losses bit-identical, unless its samples draw."""
+    """Workers leave a script's losses bit-identical, unless its samples draw; held samples always do."""
     before = [take([script, *words], {}, steps=12) for _ in range(2)]
     assert judge("same", take([script, *words], settings, steps=12), before).kind == kind
+
+
+def test_held_samples_are_measured_from_their_second_epoch_on(script: str, tmp_path: Path) -> None:
+    """The first, in which they are read, is none of the rate."""
+    trial = hold([script, "few"], {"feed": "ram"}, folder=tmp_path / "trial", seconds=0.1)
+    assert trial.outcome == "measured", trial.reason
+    assert trial.told[0].startswith("changed: DataLoader(Slow): feed None -> ram: ")
+    assert trial.record is not None
+    steps = list(Record.open(trial.record).ranks[0].steps())
+    assert trial.rates is not None
+    assert len(trial.rates.each) * trial.rates.stretch_steps <= len(steps) - 25

@@ -60,7 +60,7 @@ def _apply(value: str) -> None:
 
     @wraps(make)
     def _get_iterator(self: Any) -> Any:
-        if torch.is_grad_enabled() and not is_reader(self):
+        if torch.is_grad_enabled() and not is_reader(self.dataset):
             held = _held_for(self)
             if held.samples is not None:
                 return HeldIterator(self, held)

@@ -86,7 +86,7 @@ def _install() -> None:
 
     @wraps(begin)
     def __iter__(self: Any) -> Any:  # noqa: N807
-        if torch.is_grad_enabled() and not hasattr(self, "_stoker_had") and not is_reader(self):
+        if torch.is_grad_enabled() and not hasattr(self, "_stoker_had") and not is_reader(self.dataset):
             _alter(self)
         return begin(self)
 

@@ -192,9 +192,9 @@ class InReader:
             self._own(worker)
 
 
-def is_reader(loader: DataLoader[Any]) -> bool:
-    """Whether this loader is a feed's own, and none of the script's."""
-    return isinstance(loader.dataset, (Batches, _Looks))
+def is_reader(dataset: Any) -> bool:
+    """Whether the loader of this dataset is a feed's own, and none of the script's."""
+    return isinstance(dataset, (Batches, _Looks))
 
 
 def _options_of(loader: DataLoader[Any]) -> dict[str, Any]:

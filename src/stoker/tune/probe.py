@@ -21,6 +21,7 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from stoker import changes
 from stoker.changes import held
+from stoker.feed.held_loader import is_reader
 from stoker.scratch import Child
 
 # Updates whose weights are noted, and entries of all parameters together.
@@ -88,7 +89,7 @@ def _note_ids(ids: list[list[int]]) -> None:
     @wraps(draw)
     def _next_index(self: Any) -> Any:
         index = draw(self)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not is_reader(self._dataset):
             one = index if isinstance(index, (list, tuple)) else [index]
             ids.append([int(at) for at in one if at is not None])
         return index
@@ -104,7 +105,7 @@ def _note_batches(batches: list[int]) -> None:
     @wraps(take)
     def __next__(self: Any) -> Any:  # noqa: N807
         batch = take(self)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not is_reader(self._dataset):
             batches.append(_checksum(batch))
         return batch
 
