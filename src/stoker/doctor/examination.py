@@ -134,8 +134,8 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     world = next((one.body["world"] for one in result.messages if one.kind == "ranks"), 1)
     if world > 1:
         own = folder / run_of_ranks(name)
-        evidence, record = _read_ranks(command, result, own, world, host, {})
-        return _of_ranks(command, result, evidence, record, began)
+        together, record = _read_ranks(command, result, own, world, host, {})
+        return _of_ranks(command, result, together, record, began)
     record = _record(folder / name, result, command)
     known: dict[str, Any] = {"ending": read_ending(result, _kills_since(host)), "cards": cards}
     evidence = read(record, result.messages, host, known)
