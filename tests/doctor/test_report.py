@@ -94,6 +94,15 @@ def test_what_the_experiments_gave_is_told(folder: Path) -> None:
         )
 
 
+def test_a_busy_machine_is_said_beside_the_verdict(folder: Path) -> None:
+    """Its figures are not the script's alone; so are the plan's own remarks told."""
+    found = diagnosis(folder, evidence(foreign=0.62), plan=replace(plan(), notes=("pinning would gain 1%",)))
+    for text in (Page(html_of(found)).text, markdown_of(found)):
+        assert "Other processes used 0.6 cores meanwhile" in text
+        assert "inning would gain 1%" in text
+    assert "busy machine" not in html_of(diagnosis(folder, evidence(foreign=0.1)))
+
+
 def test_a_page_needs_nothing_but_itself(folder: Path) -> None:
     """No script, no link, no address."""
     text = html_of(diagnosis(folder))

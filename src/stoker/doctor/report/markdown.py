@@ -25,6 +25,7 @@ def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
         f"{code(story.title(diagnosis))}: **{verdict.cause}**, {percent(verdict.share)} of the step, "
         f"{story.certainty(verdict.certainty)}. Now {rate(story.now(diagnosis), 'step')} "
         f"({duration(story.step_seconds(diagnosis))} a step)" + (f"; {gain} {what}." if gain else "."),
+        escape(story.caveat(diagnosis) or ""),
         _lines(verdict.why),
     ]
     if verdict.named:
@@ -106,6 +107,7 @@ def _plan(plan: Plan | None) -> list[str]:
     if plan.options:
         parts += ["Rates and times are predictions, with the interval in which nine of ten should lie.",
                   table(proposal.options(plan))]  # fmt: skip
+    parts.append(_lines(plan.notes))
     for option in [one for one in plan.options if one.alike is None]:
         parts.append(f"**{escape(option.name)}**: {escape(proposal.about(option))}")
         for step in option.changes:

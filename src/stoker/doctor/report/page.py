@@ -82,6 +82,7 @@ def _verdict(diagnosis: Diagnosis) -> Html:
         tag("h1", story.sentence(diagnosis)),
         tag("p", tag("span", verdict.cause, class_="tag"), class_="soft"),
         tag("div", shown, class_="tiles"),
+        tag("p", tag("b", doubt)) if (doubt := story.caveat(diagnosis)) else None,
         tag("div", tag("b", "What to do"), tag("ul", [_cure(cure) for cure in cures]), class_="do")
         if cures
         else None,
@@ -96,7 +97,7 @@ def _verdict(diagnosis: Diagnosis) -> Html:
 def _cure(cure: Cure) -> Html:
     return tag(
         "li",
-        _upper(cure.text),
+        _upper(cure.text.replace("`", "")),
         f". Mind: {cure.risk}" if cure.risk else "",
         ". ",
         tag("span", story.KIND_MEANINGS[cure.kind], class_="tag"),
@@ -211,6 +212,7 @@ def _plan(diagnosis: Diagnosis) -> Html | None:
         tag("p", "Rates and times of the options are predictions; nine in ten should lie in the interval.",
             class_="soft"),
         _table(proposal.options(plan), "options") if plan.options else None,
+        tag("ul", [tag("li", _upper(note)) for note in plan.notes]) if plan.notes else None,
         [_option(option) for option in plan.options if option.alike is None],
     )  # fmt: skip
 

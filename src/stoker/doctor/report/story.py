@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker.doctor.causes import ALL
 from stoker.doctor.examination import Diagnosis
+from stoker.doctor.foreign import FEW
 from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, UNKNOWN
 from stoker.facts.words import size
 from stoker.watch.phases import PHASES
@@ -108,14 +109,21 @@ def gain(diagnosis: Diagnosis) -> tuple[str | None, str]:
     tried = [(one.predicted, one.name) for one in (plan.options if plan else ()) if one.predicted is not None]
     if named and tried:
         best, name = max(tried, key=lambda one: one[0].mid)
-        interval = f"90%: {rate(best.low, 'step')} to {rate(best.high, 'step')}"
-        return rate(
-            best.mid, "step"
-        ), f"predicted for the {name} plan{times(best.mid, diagnosis)} ({interval})"
+        interval = f"90%: {best.low:,.3g} to {best.high:,.3g}"
+        told = f"predicted for the {name} plan{times(best.mid, diagnosis)} ({interval})"
+        return rate(best.mid, "step"), told
     if not named or named[0].ceiling_after is None:
         return None, ""
     after = named[0].ceiling_after
     return rate(after, "step"), f"with that share gone{times(after, diagnosis)}: worked out, not tried"
+
+
+def caveat(diagnosis: Diagnosis) -> str | None:
+    """What makes every figure doubtful; None where nothing does."""
+    foreign = diagnosis.evidence.foreign
+    if foreign is None or foreign <= FEW:
+        return None
+    return f"Other processes used {foreign:.1f} cores meanwhile: the figures are of a busy machine."
 
 
 def times(rate_after: float, diagnosis: Diagnosis) -> str:
