@@ -17,8 +17,8 @@ def smooth(slices):
 
 
 class ScrollPatches(Dataset):
-    def __init__(self, path, side, patch, count):
-        self.path, self.side, self.patch = path, side, patch
+    def __init__(self, path, side, patch, count, passes):
+        self.path, self.side, self.patch, self.passes = path, side, patch, passes
         self.volume = None
         draw = np.random.default_rng(5)
         self.corners = np.stack([draw.integers(0, side - edge, count) for edge in patch], 1)
@@ -32,7 +32,7 @@ class ScrollPatches(Dataset):
         z, y, x = self.corners[index]
         d, h, w = self.patch
         patch = np.array(self.volume[z : z + d, y : y + h, x : x + w])
-        for axis in range(3):
+        for axis in list(range(3)) * self.passes:
             smooth(np.moveaxis(patch, axis, 0))
         low, high = np.percentile(patch[::2, ::2, ::2], (1, 99))
         patch = np.clip((patch - low) / (high - low), 0, 1).astype(np.float32)
@@ -58,12 +58,13 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ahead", type=int, default=1)
     parser.add_argument("--start", default="spawn")
+    parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=32)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    patches = ScrollPatches(args.volume, 128, args.patch, args.count)
+    patches = ScrollPatches(args.volume, 128, args.patch, args.count, args.passes)
     loader = DataLoader(
         patches, args.batch, shuffle=True, num_workers=args.workers, prefetch_factor=args.ahead,
         multiprocessing_context=args.start, persistent_workers=True,
