@@ -196,6 +196,12 @@ def tune(
         Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tried; try nothing.")] = False,
+    micro_batch: Annotated[
+        bool, typer.Option("--micro-batch", help="Find the fastest micro-batch that fits instead.")
+    ] = False,
+    nproc: Annotated[
+        int, typer.Option(min=1, help="With --micro-batch: ranks, as torchrun --nproc-per-node starts them.")
+    ] = 1,
     lr: Annotated[
         bool, typer.Option("--lr", help="Find a learning rate instead: it rises from step to step.")
     ] = False,
@@ -206,6 +212,17 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
+    if lr and micro_batch:
+        raise UsageError("--lr and --micro-batch are a finder each: give one of them")
+    if nproc > 1 and not micro_batch:
+        raise UsageError(f"--nproc {nproc} is for --micro-batch: give that too")
+    if micro_batch:
+        from stoker.tune import micro_command
+
+        micro_command.find(
+            script or [], module=module, budget=budget, allow=allow or [], ranks=nproc, as_json=as_json
+        )
+        return
     if lr:
         from stoker.tune import lr_command
 

@@ -25,6 +25,8 @@ _WHOLE = 1 << 24
 # Rates nearer than this are alike, and the smaller part, which needs less memory, is taken.
 _ALIKE = 0.02
 _MOST_TRIALS = 12
+# Of the card: a size that fits to the last byte does not fit for long, with fragments, or samples that vary.
+_VRAM = 0.95
 _PROBED_UPDATES = 3
 
 Hold = Callable[[int], MicroTrial]
@@ -78,13 +80,14 @@ def find_micro_batch(
     `allow_optimization` takes them with BatchNorm too, where they do not.
     """
     deadline = time.monotonic() + budget
+    limits = guards or Guards(vram_fraction=_VRAM)
     with tempfile.TemporaryDirectory(prefix="stoker-") as home:
 
         def held(size: int) -> MicroTrial:
             tell(f"micro-batch of {size}" if size < _WHOLE else "the batch as it is")
             most = max(20.0, deadline - time.monotonic())
             folder = Path(home) / str(size)
-            return hold(command, size, folder=folder, seconds=seconds, most=most, guards=guards, ranks=ranks)
+            return hold(command, size, folder=folder, seconds=seconds, most=most, guards=limits, ranks=ranks)
 
         def checked(size: int, beside: int | None) -> Meaning:
             tell(f"micro-batch of {size}: what it means")
