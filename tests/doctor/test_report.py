@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from stoker.doctor.evidence import LoaderFacts
 from stoker.doctor.experiments.passes import Pass, Reread, Stub
 from stoker.doctor.method import stretches
 from stoker.doctor.report import check_place, html_of, inline, markdown_of, write
+from stoker.doctor.report.pictures import over_time
 from stoker.doctor.report.series import MOST_COLUMNS, thin
 from stoker.errors import NotPermitted, UsageError
 from stoker.scratch import Message
@@ -181,6 +183,17 @@ def test_a_run_of_days_makes_a_small_page(tmp_path: Path) -> None:
     assert all(column.seconds == pytest.approx(0.5) for column in series.columns)
     long = record(tmp_path / "long", steps=20_000, every=1.0)
     assert len(html_of(diagnosis(long, method=()))) < 100_000
+
+
+def test_steps_longer_than_a_column_leave_no_gaps_and_a_pause_does() -> None:
+    """A step's time is drawn up to the one before; what lies between two cells of a notebook is nobody's."""
+    ends = [BEGAN + 0.09 * n + (30.0 if n > 100 else 0.0) for n in range(200)]
+    series = thin(Step(n, t, 8, 0, 0.08, 0, 0.01, 0, 0, 0) for n, t in enumerate(ends))
+    assert series is not None
+    drawn = re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", over_time(series, ()).partition("phase-copy")[0])
+    spans = sorted({(float(left), float(right)) for left, right in drawn})
+    gaps = [right[0] - left[1] for left, right in pairwise(spans) if right[0] > left[1]]
+    assert gaps == [pytest.approx(100 * 30 / (series.ended - series.began), abs=2)]
 
 
 def test_too_few_steps_for_a_picture_are_said(tmp_path: Path) -> None:

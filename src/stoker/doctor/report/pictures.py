@@ -103,7 +103,8 @@ def _areas(series: Series, phase: int, top: float, span: float) -> list[str]:
     for column in series.columns:
         right = min(column.began + series.width, series.ended)
         # A step that took longer than a column is wide began before it: that time is its own.
-        left = max(end, min(column.began, right - column.steps * column.seconds))
+        spent = column.steps * column.seconds
+        left = end if right - end <= spent + series.width else min(column.began, right - spent)
         end = max(end, right)
         heights = list(column.phases.values())
         low = min(1.0, sum(heights[:phase]) / top)
