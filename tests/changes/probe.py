@@ -17,7 +17,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+    default_collate,
+)
 
 from stoker import changes
 from stoker.errors import UsageError
@@ -28,7 +35,7 @@ class Rows(Dataset[Any]):
 
     def __init__(self, *, random: bool, reads: str = "", ragged: bool = False) -> None:
         self.random, self.reads, self.ragged = random, reads, ragged
-        self.shift = 0.0
+        self.shift, self.hole = 0.0, False
         self.x = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
 
     def __len__(self) -> int:
@@ -43,6 +50,8 @@ class Rows(Dataset[Any]):
         x = self.x[at] + torch.randn(8) if self.random else self.x[at] + self.shift
         if self.ragged and at == 37:
             x = x.double()
+        if self.hole and at == 0:
+            raise KeyError("no such row")
         return at, x, 0 if self.reads else os.getpid(), torch.get_num_threads()
 
 
@@ -101,6 +110,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         given["collate_fn"] = reversed_batch
     if job.get("drawn_one_by_one"):
         given = {"sampler": DrawnOneByOne(rows)}
+    if job.get("hole"):
+        plain.hole, given = True, {"sampler": SubsetRandomSampler(range(1, 96))}
     loader = DataLoader(rows, batch_size=job.get("batch", 8), **given, **job.get("loader", {}))
     held_out = DataLoader(Rows(random=False), batch_size=32)
     dense = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))

@@ -30,6 +30,8 @@ ALIKE: dict[str, dict[str, Any]] = {
     "random, 2 workers": {"random": True, "loader": WORKERS},
     "a collate of its own": {"collate": True},
     "a stream": {"stream": True},
+    "a sample that cannot be read": {"hole": True},
+    "a sample that cannot be read, 2 workers": {"hole": True, "loader": WORKERS},
 }
 
 
@@ -87,6 +89,8 @@ def test_samples_are_read_once(pairs: dict[str, Any], name: str) -> None:
         ("random, 2 workers", "draws from torch's random generator"),
         ("a collate of its own", "its own collate_fn reversed_batch"),
         ("a stream", "an IterableDataset"),
+        ("a sample that cannot be read", "KeyError: 'no such row'"),
+        ("a sample that cannot be read, 2 workers", "no such row"),
         ("another type in one sample", "float64"),
         ("a dataset that the script changes", "has changed its dataset"),
         ("a dataset that the script changes, 2 workers", "has changed its dataset"),

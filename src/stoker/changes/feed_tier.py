@@ -90,6 +90,9 @@ def _held_for(loader: Any) -> _Held:
         note(loader, before={"feed": None}, after={"feed": held.samples.why})
     except NotPackable as error:
         note(loader, left=f"feed: {error}")
+    except Exception as error:  # noqa: BLE001  (whatever a look meets, the script runs as it is)
+        said = (str(error).strip().splitlines() or [""])[-1]  # a worker's error comes with its traceback
+        note(loader, left=f"feed: looking at its samples failed: {type(error).__name__}: {said}")
     return held
 
 
