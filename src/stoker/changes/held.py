@@ -61,7 +61,7 @@ class PartedIterator:
         try:
             batch = next(self._inner)
         except StopIteration:
-            self._parts.end()
+            self._parts.leave(self)
             raise
         try:
             divided = divide(batch, self._parts.most, self._batch_size)

@@ -86,6 +86,11 @@ class Parts:
         batch.at += 1
         batch.backward = batch.stepped = False
 
+    def leave(self, owner: Any) -> None:
+        """An iterator is at its end; another's batch is left as it is."""
+        if self._batch is not None and self._batch.owner() is owner:
+            self.end()
+
     def end(self) -> None:
         """The batch is over, or given up: gradients of some of its parts are those of no update."""
         batch = self._batch

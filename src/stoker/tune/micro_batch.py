@@ -112,7 +112,10 @@ def check(found: MicroBatch, reference: int | None, checked: Check) -> MicroBatc
         return found
     if reference is None:
         return replace(found, reason=f"{found.reason}; no other size ran, so its weights are not compared")
-    meaning = checked(found.size, None if reference >= found.batch else reference)
+    try:
+        meaning = checked(found.size, None if reference >= found.batch else reference)
+    except TrialFailed as error:
+        return replace(found, reason=f"{found.reason}; its weights could not be compared: {error}")
     if meaning.holds:
         return replace(found, check=meaning)
     refused = f"micro-batches of {found.size} are the fastest, and refused: {meaning.by}"

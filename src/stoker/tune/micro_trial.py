@@ -86,7 +86,7 @@ def hold(
 
 def read(size: int, result: Result, ranks: int = 1) -> MicroTrial:
     """What came of a scratch run."""
-    told = {message.kind: message.body for message in reversed(result.messages) if message.rank == 0}
+    told = {message.kind: message.body for message in result.messages if message.rank == 0}
     batches = [m.body["samples"] for m in result.messages if m.kind == "batch"]
     measured: Mapping[str, Any] = told.get("measured", {})
     rate = measured.get("rate")
@@ -126,6 +126,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     assert parts is not None
     parts.on_first_batch = lambda samples: child.report("batch", samples=samples)
     marks: list[tuple[float, int]] = []
+    reported = 0.0
 
     def measure() -> None:
         first = min(_WARM, len(marks)) - 1
@@ -134,6 +135,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
             child.report("measured", rate=(after - before) / (ended - began), vram=_peak())
 
     def stepped(*_: Any) -> None:
+        nonlocal reported
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # an update is over when the card has made it
         marks.append((time.monotonic(), parts.samples))
@@ -143,9 +145,13 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         if (retries := _retries()) > _MOST_RETRIES:
             child.report("thrash", retries=retries)
             child.end(len(marks))
-        made = len(marks) - _WARM
-        if made >= _LEAST and marks[-1][0] - marks[_WARM - 1][0] >= argument["seconds"]:
+        if len(marks) < _WARM + _LEAST:
+            return
+        over = marks[-1][0] - marks[_WARM - 1][0] >= argument["seconds"]
+        if over or marks[-1][0] - reported >= 1.0:  # now and then, for a trial whose time ends before
+            reported = marks[-1][0]
             measure()
+        if over:
             child.end(len(marks))
 
     register_optimizer_step_post_hook(stepped)
