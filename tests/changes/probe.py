@@ -70,8 +70,17 @@ class DrawnOneByOne(Sampler[int]):
 
 
 def reversed_batch(samples: list[Any]) -> Any:
-    """A collate of the script's own."""
+    """A collate of the script's own: samples come to it as the dataset gives them."""
+    assert all(
+        type(part) is kind for part, kind in zip(samples[0], (int, torch.Tensor, int, int), strict=True)
+    )
     return default_collate(samples[::-1])
+
+
+def noisy_batch(samples: list[Any]) -> Any:
+    """One that draws."""
+    at, x, pid, threads = default_collate(samples)
+    return at, x + torch.randn_like(x), pid, threads
 
 
 class Stream(IterableDataset[Any]):
@@ -107,7 +116,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     rows: Any = Stream() if job.get("stream") else plain
     given: dict[str, Any] = {} if job.get("stream") else {"shuffle": True}
     if job.get("collate"):
-        given["collate_fn"] = reversed_batch
+        given["collate_fn"] = {"reversed": reversed_batch, "noisy": noisy_batch}[job["collate"]]
     if job.get("drawn_one_by_one"):
         given = {"sampler": DrawnOneByOne(rows)}
     if job.get("hole"):

@@ -28,7 +28,10 @@ ALIKE: dict[str, dict[str, Any]] = {
     "a dataset that the script changes, 2 workers": {"shifted": True, "loader": WORKERS},
     "random": {"random": True},
     "random, 2 workers": {"random": True, "loader": WORKERS},
-    "a collate of its own": {"collate": True},
+    "a collate of its own": {"collate": "reversed"},
+    "a collate of its own, 2 workers": {"collate": "reversed", "loader": WORKERS},
+    "a collate that draws": {"collate": "noisy"},
+    "a collate that draws, 2 workers": {"collate": "noisy", "loader": WORKERS},
     "a stream": {"stream": True},
     "a sample that cannot be read": {"hole": True},
     "a sample that cannot be read, 2 workers": {"hole": True, "loader": WORKERS},
@@ -72,7 +75,18 @@ def test_the_loop_trains_on_the_same(pairs: dict[str, Any], name: str) -> None:
         assert fed[part] == plain[part], part
 
 
-@pytest.mark.parametrize("name", ["no workers", "2 workers", "workers that live on", "made anew every epoch"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no workers",
+        "2 workers",
+        "workers that live on",
+        "made anew every epoch",
+        "a collate of its own",
+        "a collate of its own, 2 workers",
+        "a collate that draws",
+    ],
+)
 def test_samples_are_read_once(pairs: dict[str, Any], name: str) -> None:
     """Beside those that are looked at before the first epoch (70 twice and some more), and 4 an epoch."""
     _, fed = pairs[name]
@@ -87,7 +101,7 @@ def test_samples_are_read_once(pairs: dict[str, Any], name: str) -> None:
     [
         ("random", "draws from torch's random generator"),
         ("random, 2 workers", "draws from torch's random generator"),
-        ("a collate of its own", "its own collate_fn reversed_batch"),
+        ("a collate that draws, 2 workers", "its own collate_fn draws random numbers"),
         ("a stream", "an IterableDataset"),
         ("a sample that cannot be read", "KeyError: 'no such row'"),
         ("a sample that cannot be read, 2 workers", "no such row"),

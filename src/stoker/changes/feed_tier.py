@@ -28,9 +28,10 @@ from stoker.watch.record import default_root
 
 @dataclass(eq=False)
 class _Held:
-    """A dataset that is held, by whichever loaders; or that is not."""
+    """A dataset that is held, for whichever loaders put it into batches alike; or that is not."""
 
     dataset: Any
+    collate: Any
     samples: HeldLoader | None
     loaders: "weakref.WeakSet[DataLoader[Any]]"
     epochs: int = 0
@@ -72,7 +73,7 @@ def _apply(value: str) -> None:
 def _held_for(loader: Any) -> _Held:
     """What is known of its dataset; one that is new is looked at, and what no loader uses is let go of."""
     for one in _tier.held:
-        if one.dataset is loader.dataset:
+        if one.dataset is loader.dataset and one.collate == loader.collate_fn:
             one.loaders.add(loader)
             if one.samples is not None and one.samples.changed():
                 _give_up(one, loader, "the script has changed its dataset since it was first read")
@@ -81,7 +82,12 @@ def _held_for(loader: Any) -> _Held:
         _tier.held.remove(gone)
         if gone.samples is not None:
             gone.samples.close()
-    held = _Held(dataset=loader.dataset, samples=None, loaders=weakref.WeakSet((loader,)))
+    held = _Held(
+        dataset=loader.dataset,
+        collate=loader.collate_fn,
+        samples=None,
+        loaders=weakref.WeakSet((loader,)),
+    )
     _tier.held.append(held)
     _tier.made += 1
     assert _tier.wanted is not None

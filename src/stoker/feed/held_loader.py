@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from stoker.errors import NotPackable, SourceBroken
 from stoker.feed.dataset_state import state_digest
-from stoker.feed.generators import kept_generators
+from stoker.feed.generators import kept_generators, tell_states
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
 from stoker.feed.order import Shard
@@ -25,10 +26,12 @@ from stoker.feed.prefetch import Batches, Inline, Prefetch, Workers
 from stoker.feed.randomness import find_randomness
 from stoker.feed.ranks import find_ranks
 from stoker.feed.sample_digest import digest, walk
+from stoker.feed.sample_form import SampleForm
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource, unwrapped
 from stoker.feed.tiers.disk import DiskTier
 
+Collate = Callable[[list[Any]], Any]
 TIERS = ("auto", "vram", "window", "ram", "disk")
 # Put into one batch, to see whether samples are alike.
 _TOGETHER = 16
@@ -43,6 +46,7 @@ class Look:
     layout: Layout | None
     unheld: str
     fingerprint: str
+    form: SampleForm | None = None
 
 
 class HeldLoader:
@@ -56,12 +60,18 @@ class HeldLoader:
         check(loader)
         self._workers = loader.num_workers
         self._options = _options_of(loader)
+        self._collate = None if loader.collate_fn is default_collate else loader.collate_fn
         self._source = TorchSource(loader.dataset)
         # Workers that live on never see what the script changes in its dataset.
         self._can_change = not (loader.num_workers and loader.persistent_workers)
         look = self._look()
         if look.layout is None:
             raise NotPackable(look.unheld)
+        self._form = look.form
+        if look.form is not None:
+            if _device_for(tier).type != "cpu":
+                raise NotPackable("its own collate_fn is for samples in the host's memory: take ram or disk")
+            self._source = TorchSource(loader.dataset, look.form.stack)
         unique = state_digest(loader.dataset) if tier == "disk" else str(number)
         self._source._fingerprint = f"{look.fingerprint} {unique}"
         self._holding = Holding(
@@ -90,7 +100,10 @@ class HeldLoader:
     def batches(self, wanted: Iterable[Indices]) -> Iterator[Any]:
         """A batch for each of these, in order; asked for one at a time."""
         for _, batch in self._holding.batches(Shard(samples=samples) for samples in wanted):
-            yield batch
+            if self._form is None or self._collate is None:
+                yield batch
+            else:
+                yield self._collate(self._form.unstack(batch))
 
     def changed(self) -> bool:
         """Whether the script has changed its dataset since its samples were first read."""
@@ -103,9 +116,9 @@ class HeldLoader:
     def _look(self) -> Look:
         """Where the loader reads: a file that a dataset opens at its first read must not be open here too."""
         if not self._workers:
-            return look_at(self._source)
+            return look_at(self._source, self._collate, elsewhere=False)
         looks: DataLoader[Look] = DataLoader(
-            _Looks(self._source),
+            _Looks(self._source, self._collate),
             batch_size=None,
             num_workers=1,
             collate_fn=_as_it_is,
@@ -138,41 +151,57 @@ def check(loader: DataLoader[Any]) -> None:
         raise NotPackable("an IterableDataset: its samples have no numbers to be kept by")
     if loader.batch_sampler is None:
         raise NotPackable("batch_size=None: its dataset, or its sampler, makes the batches itself")
-    if loader.collate_fn is not default_collate:
-        name = getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__qualname__)
-        raise NotPackable(
-            f"its own collate_fn {name}: what it makes of samples depends on which come together"
-        )
     if not hasattr(loader.dataset, "__getitem__") or not hasattr(loader.dataset, "__len__"):
         raise NotPackable(f"{type(loader.dataset).__name__} has no __len__ and __getitem__")
     if not len(loader.dataset):
         raise NotPackable("there are no samples")
 
 
-def look_at(source: TorchSource) -> Look:
-    """Read some samples twice, and some together."""
+def look_at(source: TorchSource, collate: Collate | None, *, elsewhere: bool) -> Look:
+    """Read some samples twice, and some together. `elsewhere`: in a worker, with draws of its own."""
     verdict = find_randomness(source)
     if not verdict.cacheable:
         return Look(layout=None, unheld=f"{verdict.why}: kept samples would stay the same", fingerprint="")
     try:
         with kept_generators():
-            layout = Layout.of(source.read(_spread(len(source), _TOGETHER)))
+            layout, form = _lay_out(source, collate, elsewhere)
     except (NotPackable, SourceBroken) as error:
         return Look(layout=None, unheld=str(error), fingerprint="")
-    return Look(layout=layout, unheld="", fingerprint=source.fingerprint())
+    return Look(layout=layout, unheld="", fingerprint=source.fingerprint(), form=form)
+
+
+def _lay_out(
+    source: TorchSource, collate: Collate | None, elsewhere: bool
+) -> tuple[Layout, SampleForm | None]:
+    """How samples are kept: by the batch, or each for itself where the script has a collate of its own."""
+    numbers = _spread(len(source), _TOGETHER)
+    if collate is None:
+        batch = source.read(numbers)
+        for leaf in tree_leaves(batch):
+            if isinstance(leaf, torch.Tensor) and type(leaf) is not torch.Tensor:
+                raise NotPackable(f"batches hold a {type(leaf).__qualname__}: it would come back as a tensor")
+        return Layout.of(batch), None
+    samples = source.__getitems__(numbers.tolist())
+    form = SampleForm.of(samples[0])
+    layout = Layout.of(form.stack(samples))
+    before = tell_states()
+    collate(samples)
+    if elsewhere and tell_states() != before:
+        raise NotPackable("its own collate_fn draws random numbers, in workers by their own seeds")
+    return layout, form
 
 
 class _Looks(Dataset[Look]):
     """One item: a look at a source, wherever it is taken."""
 
-    def __init__(self, source: TorchSource) -> None:
-        self.source = source
+    def __init__(self, source: TorchSource, collate: Collate | None) -> None:
+        self.source, self._collate = source, collate
 
     def __len__(self) -> int:
         return 1
 
     def __getitem__(self, _: int) -> Look:
-        return look_at(self.source)
+        return look_at(self.source, self._collate, elsewhere=True)
 
 
 class InReader:
