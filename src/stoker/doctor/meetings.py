@@ -90,16 +90,17 @@ class Meetings:
             group = kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None)
             if not self._is_of_all(group):
                 return function(*args, **kwargs)
-            meeting = self._arrive(name, _tensors(args, kwargs), ends=not kwargs.get("async_op"))
+            meeting = self._arrive(name, _tensors(args, kwargs), ends=True)
             self._inside.one = True
             try:
                 work = function(*args, **kwargs)
             finally:
                 self._inside.one = False
-            if kwargs.get("async_op") and work is not None:
-                work.get_future().add_done_callback(lambda _: _over(meeting))
-            else:
+            if work is None:
                 _over(meeting)
+            elif meeting is not None:  # under way: the rank goes on computing
+                meeting.ends = False
+                work.get_future().add_done_callback(lambda _: _over(meeting))
             return work
 
         return call
@@ -146,10 +147,13 @@ class Meetings:
         return call
 
     def _is_of_all(self, group: Any) -> bool:
-        if group is None or group.size() == dist.get_world_size():
+        if group is None:
             return True
-        self.of_some_ranks = True
-        return False
+        if not isinstance(group, dist.ProcessGroup):
+            return False  # a group that this rank is not in
+        of_all = group.size() == dist.get_world_size()
+        self.of_some_ranks = self.of_some_ranks or not of_all
+        return of_all
 
     def _arrive(self, kind: str, tensors: list[torch.Tensor], *, ends: bool) -> Meeting | None:
         self.on_device = self.on_device or any(tensor.device.type != "cpu" for tensor in tensors)
