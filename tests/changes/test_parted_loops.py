@@ -139,6 +139,7 @@ def test_rates_follow_by_the_rule(runs: dict[str, Any]) -> None:
     assert runs["size, sqrt"]["rates"][0] == pytest.approx(0.005)
     assert runs["size, sqrt"]["last_rate"] == pytest.approx(0.0, abs=1e-12)
     assert runs["size, one cycle"]["rates"][0] == pytest.approx(0.05 * 22 / 16 / 25)
+    assert "changed: OneCycleLR: max_lr 0.05 times 1.375" in runs["size, one cycle"]["told"]
     assert "changed: AdamW: lr 0.01 -> 0.01375 (linear)" in runs["size, linear"]["told"]
 
 

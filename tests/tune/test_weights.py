@@ -17,7 +17,8 @@ SCRIPT = """
 
     x = torch.linspace(-1, 1, 960 * 4).reshape(960, 4).sin()
     norm = [nn.BatchNorm1d(16)] if "norm" in sys.argv else []
-    model = nn.Sequential(nn.Linear(4, 16), *norm, nn.Tanh(), nn.Linear(16, 1))
+    drop = nn.Dropout(0.3 if "drops" in sys.argv else 0.0)
+    model = nn.Sequential(nn.Linear(4, 16), *norm, nn.Tanh(), drop, nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     loss_of = nn.MSELoss(reduction="sum" if "sum" in sys.argv else "mean")
     for at, (rows,) in enumerate(DataLoader(TensorDataset(x), batch_size=10, shuffle=True)):
@@ -34,17 +35,21 @@ SCRIPT = """
     [
         ("mean", "numerics", "weights after 3 updates"),
         ("sum", None, "no mean over samples"),
+        pytest.param("drops", "numerics", "weights after 3 updates", marks=pytest.mark.slow),
         pytest.param("norm", "optimization", "weights after 3 updates", marks=pytest.mark.slow),
         pytest.param("counts", None, "by counting batches", marks=pytest.mark.slow),
     ],
 )
 def test_parts_are_judged_by_weights(tmp_path: Path, word: str, kind: Kind | None, says: str) -> None:
-    """The same but for rounding, at a rate at which the weights themselves hardly move."""
+    """The same but for rounding, at a rate at which weights hardly move; what is dropped does not count."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    plain = take([str(script), word], {}, steps=3)
+    plain = take([str(script), word], {}, steps=3, dropout=False)
     found = judge(
-        "numerics", take([str(script), word], {"micro_batch": 4}, steps=3), [plain, plain], by_weights=True
+        "numerics",
+        take([str(script), word], {"micro_batch": 4}, steps=3, dropout=False),
+        [plain, plain],
+        by_weights=True,
     )
     assert (found.kind, found.holds) == (kind, kind == "numerics"), found
     assert says in found.by

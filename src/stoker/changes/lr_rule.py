@@ -107,6 +107,7 @@ class _Rates:
                 for name in names:
                     had = given.arguments[name]
                     many = isinstance(had, (list, tuple))
+                    _lines.append(f"changed: {type(args[0]).__name__}: {name} {had} times {self._factor:g}")
                     given.arguments[name] = (
                         [rate * self._factor for rate in had] if many else had * self._factor
                     )

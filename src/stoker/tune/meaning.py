@@ -55,13 +55,14 @@ def take(
     seed: int = 0,
     steps: int = _STEPS,
     most: float = 60.0,
+    dropout: bool = True,
 ) -> Probe:
-    """Run a script's first steps aside, seeded."""
+    """Run a script's first steps aside, seeded; without dropout, which parts of a batch draw otherwise."""
     result = run(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument=as_argument(settings, seed=seed, steps=steps),
+            argument=as_argument(settings, seed=seed, steps=steps, dropout=dropout),
             limits=Limits(seconds=most),
         )
     )

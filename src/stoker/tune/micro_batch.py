@@ -92,8 +92,9 @@ def find_micro_batch(
         def checked(size: int, beside: int | None) -> Meaning:
             tell(f"micro-batch of {size}: what it means")
             plain = {} if beside is None else {"micro_batch": beside}
-            before = [take(command, plain, steps=_PROBED_UPDATES) for _ in range(2)]
-            changed = take(command, {"micro_batch": size}, steps=_PROBED_UPDATES)
+            # Parts draw what is dropped otherwise, and no worse: all the rest must be the same.
+            before = [take(command, plain, steps=_PROBED_UPDATES, dropout=False) for _ in range(2)]
+            changed = take(command, {"micro_batch": size}, steps=_PROBED_UPDATES, dropout=False)
             kind: Kind = "optimization" if allow_optimization else "numerics"
             return judge(kind, changed, before, by_weights=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -29,9 +30,23 @@ _UPDATES = 3
 _ENTRIES = 512
 
 
-def as_argument(settings: Mapping[str, Any], *, seed: int, steps: int) -> dict[str, Any]:
-    """What `prepare` is given."""
-    return {"settings": dict(settings), "seed": seed, "steps": steps}
+# What drops at random, by its name in torch.nn.functional, and what the share is called there.
+_DROPS = {
+    "dropout": "p",
+    "dropout1d": "p",
+    "dropout2d": "p",
+    "dropout3d": "p",
+    "alpha_dropout": "p",
+    "feature_alpha_dropout": "p",
+    "scaled_dot_product_attention": "dropout_p",
+}
+
+
+def as_argument(
+    settings: Mapping[str, Any], *, seed: int, steps: int, dropout: bool = True
+) -> dict[str, Any]:
+    """What `prepare` is given. Without `dropout`, nothing is dropped."""
+    return {"settings": dict(settings), "seed": seed, "steps": steps, "dropout": dropout}
 
 
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
@@ -39,6 +54,8 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     torch.manual_seed(argument["seed"])
     np.random.seed(argument["seed"])
     random.seed(argument["seed"])
+    if not argument["dropout"]:
+        _drop_nothing()
     changes.put(argument["settings"])
     ids: list[list[int]] = []
     batches: list[int] = []
@@ -79,6 +96,26 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
 
     register_optimizer_step_pre_hook(steps)
     register_optimizer_step_post_hook(stepped)
+
+
+def _drop_nothing() -> None:
+    """What is dropped is drawn for a whole batch, and otherwise for each of its parts."""
+    for name, share in _DROPS.items():
+        setattr(functional, name, _keeping(getattr(functional, name), share))
+
+
+def _keeping(drop: Any, share: str) -> Any:
+    @wraps(drop)
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        if share == "p":
+            return args[0] if args else kwargs["input"]
+        if len(args) > 4:  # query, key, value, mask, then the share
+            args = (*args[:4], 0.0, *args[5:])
+        else:
+            kwargs[share] = 0.0
+        return drop(*args, **kwargs)
+
+    return kept
 
 
 def _note_ids(ids: list[list[int]]) -> None:
