@@ -32,14 +32,18 @@ SCRIPT = """
     groups = [{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2].parameters(), "lr": 3e-3}]
     optimizer = torch.optim.Adam(groups)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled="scaled" in sys.argv)
     for epoch in range(3):
         for at, (x, y) in enumerate(loader):
             if at == 5 and "short" in sys.argv:
                 sys.exit(0)
             loss = (model(x) - y).square().mean()
+            if "scaled" in sys.argv and optimizer.param_groups[0]["lr"] > 1e-2:
+                loss = loss * float("nan")
             optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             scheduler.step()
             assert scheduler.get_last_lr()[0] == 1e-3, "held back"
         torch.save(model.state_dict(), "model.pt")
@@ -249,3 +253,11 @@ def test_a_script_that_is_too_short_is_said(script: Path) -> None:
     """With how many steps it made."""
     with pytest.raises(TrialFailed, match=r"made 5 steps .* 20 are needed"):
         find_lr([str(script), "short"])
+
+
+def test_a_scaled_loss_that_is_no_number_ends_the_sweep(script: Path) -> None:
+    """Losses are told as they are before scaling; a step that the scaler leaves out is none to wait for."""
+    found = find_lr([str(script), "scaled"], low=1e-6, high=1.0, steps=60)
+    assert found.stopped == "the loss is nan"
+    assert found.rates[-1] == pytest.approx(1e-2, rel=0.3)
+    assert max(loss for loss in found.losses[:-1]) < 100
