@@ -41,7 +41,7 @@ JOBS: dict[str, dict[str, Any]] = {
 def runs() -> dict[str, Any]:
     """What came of each job."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "probe.py")],
+        [sys.executable, str(HERE / "loops.py")],
         input=json.dumps(list(JOBS.values())),
         capture_output=True,
         text=True,

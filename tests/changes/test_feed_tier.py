@@ -40,7 +40,7 @@ ALIKE: dict[str, dict[str, Any]] = {
 
 def run(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, str(HERE / "probe.py")],
+        [sys.executable, str(HERE / "loops.py")],
         input=json.dumps(jobs),
         capture_output=True,
         text=True,

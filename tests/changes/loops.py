@@ -1,6 +1,6 @@
 """Runs a small training loop with changes put over it, a forked process for each set of them.
 
-    python probe.py < [{"changes": {...}, "epochs": 2, ...}, ...]   prints a list of what came of each
+    python loops.py < [{"changes": {...}, "epochs": 2, ...}, ...]   prints a list of what came of each
 
 Its dataset tells which process read which sample, and what it drew. With `reads` it notes each read in that
 file; with `killed_after` the process kills itself after so many steps.
