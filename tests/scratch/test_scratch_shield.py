@@ -492,11 +492,8 @@ def test_spawned_and_forked_workers_are_behind_the_shield(
         if __name__ == "__main__":
             for way in {ways}:
                 worker = multiprocessing.get_context(way).Process(target=write, args=(way,))
-                worker.start(); worker.join()
-                assert worker.exitcode == 0
+                worker.start(); worker.join(); assert worker.exitcode == 0
         """,
     )
-    before = digest(project)
-    result = run(plan(path, mechanisms=(mechanism,)))
-    assert result.outcome == "done", result
-    assert digest(project) == before
+    before, result = digest(project), run(plan(path, mechanisms=(mechanism,)))
+    assert (result.outcome, digest(project)) == ("done", before), result
