@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import changes
@@ -67,6 +68,12 @@ class Loop:
         self.rates.append(float(self.optimizer.param_groups[0]["lr"]))
         self.weights.append([float(w) for p in self.model.parameters() for w in p.detach().flatten()])
 
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        """Where asked for, with a backward pass within the backward pass."""
+        if not self.job.get("checkpoint"):
+            return self.model(x)  # type: ignore[no-any-return]
+        return checkpoint(self.model, x.requires_grad_(), use_reentrant=True)  # type: ignore[no-any-return]
+
     def run(self) -> None:
         """As many loops write it."""
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=bool(self.job.get("scaler")))
@@ -74,7 +81,7 @@ class Loop:
         for _ in range(self.epochs):
             for x, y in self.loader:
                 self.drawn.append(len(x))
-                loss = self.loss(self.model(x), y)
+                loss = self.loss(self.predict(x), y)
                 if before:
                     self.optimizer.zero_grad()
                 scaler.scale(loss).backward()

@@ -22,6 +22,7 @@ FOLLOWED: dict[str, dict[str, Any]] = {
     "SGD, one cycle": {"optimizer": "SGD", "schedule": "one cycle", "zero": "after"},
     "scaled and clipped": {"scaler": True, "clip": True},
     "clipped, module cleared": {"clip": True, "zero": "model", "schedule": "chained"},
+    "checkpointed": {"checkpoint": True},
     "by epoch": {"loop": "by_epoch"},
     "skipping": {"loop": "skipping", "skips": False},
 }

@@ -122,9 +122,14 @@ def _refuse_uneven_ranks(parts: Parts, loader: Any) -> None:
 def _weigh_losses(parts: Parts) -> None:
     """A mean over a part's samples counts by its share of the batch's."""
     backward = torch.autograd.backward
+    inside = False
 
     @wraps(backward)
     def weighed(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        nonlocal inside
+        if inside:  # a checkpointed module's, within the loss's own; on a card in a thread of the engine
+            backward(tensors, grad_tensors, *args, **kwargs)
+            return
         parts.before_backward()
         if parts.dividing:
             losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -132,7 +137,11 @@ def _weigh_losses(parts: Parts) -> None:
             if given or any(getattr(loss, "numel", lambda: 0)() != 1 for loss in losses):
                 raise parts.refusal("what goes backward is no loss, but a tensor with gradients of its own")
             tensors, grad_tensors = losses, [torch.full_like(loss, parts.weight) for loss in losses]
-        backward(tensors, grad_tensors, *args, **kwargs)
+        inside = True
+        try:
+            backward(tensors, grad_tensors, *args, **kwargs)
+        finally:
+            inside = False
         parts.after_backward()
 
     torch.autograd.backward = weighed

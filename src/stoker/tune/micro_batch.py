@@ -119,16 +119,13 @@ def check(found: MicroBatch, reference: int | None, checked: Check) -> MicroBatc
         return replace(found, reason=f"{found.reason}; its weights could not be compared: {error}")
     if meaning.holds:
         return replace(found, check=meaning)
-    refused = f"micro-batches of {found.size} are the fastest, and refused: {meaning.by}"
+    refused = (
+        f"micro-batches of {found.size} are the fastest, and refused: {meaning.by}. "
+        f"Write them in the loop, as its loss wants it:\n{lines(found.size)}"
+    )
     if found.whole is not None:
         return replace(found, size=found.batch, rate=found.whole, reason=refused, check=meaning)
-    return replace(
-        found,
-        size=None,
-        rate=None,
-        reason=f"{refused}. Write it in the loop, as its loss wants it:\n{lines(found.size)}",
-        check=meaning,
-    )
+    return replace(found, size=None, rate=None, reason=refused, check=meaning)
 
 
 @dataclass
