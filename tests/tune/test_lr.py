@@ -259,5 +259,5 @@ def test_a_scaled_loss_that_is_no_number_ends_the_sweep(script: Path) -> None:
     """Losses are told as they are before scaling; a step that the scaler leaves out is none to wait for."""
     found = find_lr([str(script), "scaled"], low=1e-6, high=1.0, steps=60)
     assert found.stopped == "the loss is nan"
-    assert found.rates[-1] == pytest.approx(1e-2, rel=0.3)
+    assert found.rates[-1] == pytest.approx(1e-2, rel=0.7)
     assert max(loss for loss in found.losses[:-1]) < 100

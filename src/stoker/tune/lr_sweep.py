@@ -67,19 +67,30 @@ class _Sweeping:
         @wraps(backward)
         def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
             if tensor.numel() == 1 and not self._scaled:
-                self._losses.append(float(tensor.detach()))
+                self._note(float(tensor.detach()))
             self._scaled = False
             backward(tensor, *args, **kwargs)
 
         @wraps(scale)
         def unscaled(scaler: Any, outputs: Any) -> Any:
             if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
-                self._losses.append(float(outputs.detach()))
+                self._note(float(outputs.detach()))
                 self._scaled = True  # what goes backward next is this one, scaled
             return scale(scaler, outputs)
 
         torch.Tensor.backward = noted  # type: ignore[method-assign, assignment]
         torch.amp.GradScaler.scale = unscaled  # type: ignore[method-assign, assignment]
+
+    def _note(self, loss: float) -> None:
+        self._losses.append(loss)
+        if self._optimizer is not None and not isfinite(loss):
+            # No step need come of it: a scaler leaves out those whose gradients are not finite.
+            self._child.report("point", lr=self._sweep.at(self._made), loss=None)
+            self._end(f"the loss is {loss}")
+
+    def _end(self, why: str) -> None:
+        self._child.report("stopped", why=why)
+        self._child.end(self._made)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._optimizer is None:
@@ -99,12 +110,10 @@ class _Sweeping:
         loss, self._losses = fmean(self._losses), []  # of all parts of a step that accumulates
         # JSON has no number that is none.
         self._child.report("point", lr=lr, loss=loss if isfinite(loss) else None)
-        why = self._running.gone(loss)
-        if why is None and self._made >= self._sweep.steps:
-            why = "the highest rate is reached"
-        if why is not None:
-            self._child.report("stopped", why=why)
-            self._child.end(self._made)
+        if why := self._running.gone(loss):
+            self._end(why)
+        if self._made >= self._sweep.steps:
+            self._end("the highest rate is reached")
 
 
 def _kinds_of(kind: Any) -> list[Any]:
