@@ -38,7 +38,7 @@ def follow(child: "Child", argument: dict[str, Any]) -> None:
             process._target = partial(_run, str(child.folder), argument, process._target)
         start(process)
 
-    BaseProcess.start = started  # type: ignore[method-assign]
+    BaseProcess.start = started  # type: ignore[method-assign, assignment]
 
 
 def _is_new(process: Any) -> bool:
