@@ -5,10 +5,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
-from stoker.doctor.applied import quiet_ones, rates_of, stretch_steps
-
 SCRIPT = """
 import json, sys
 import torch
@@ -56,35 +52,3 @@ def test_what_a_loader_without_workers_refuses_is_dropped() -> None:
     """A change to none is no error."""
     told, _ = made({"num_workers": 0, "prefetch_factor": 8})
     assert [one[0] for one in told] == [0, 0, 0, 0]
-
-
-# --- stretches --------------------------------------------------------------------------------------------
-
-
-def test_a_stretch_is_of_whole_turns_and_longer_than_two_queues() -> None:
-    """At least 50 steps; of whole epochs where they are short."""
-    loader = {"fed": 9, "num_workers": 6, "prefetch_factor": 8, "length": 10_000}
-    assert stretch_steps([loader], 1000) == 96
-    assert stretch_steps([{"fed": 9, "num_workers": 4, "prefetch_factor": 2}], 1000) == 52
-    assert stretch_steps([{"fed": 9, "num_workers": 4, "prefetch_factor": 2, "length": 30}], 1000) == 60
-    assert stretch_steps([], 1000) == 50
-
-
-def test_the_rate_is_of_stretches_not_of_steps() -> None:
-    """Waits of 132, 2, 2, 2 ms have a median of 2 and a mean of 35."""
-    times, now = [0.0], 0.0
-    for step in range(208):
-        now += 0.132 if step % 4 == 0 else 0.002
-        times.append(now)
-    assert rates_of(times, 52) == pytest.approx([52 / (13 * 0.138)] * 4)
-    assert rates_of(times[:40], 52) == ()
-
-
-def test_stretches_beside_other_work_are_known() -> None:
-    """By the machine's busy time less the run's own."""
-    lines = [
-        {"t": float(t), "machine_user_s": 2.0 * t if t > 4 else 1.0 * t, "cpu_s": 1.0 * t, "processes": []}
-        for t in range(10)
-    ]
-    assert quiet_ones([0.0, 1.0, 2.0, 8.0, 9.0], 2, lines) == [True, False]
-    assert quiet_ones([0.0, 1.0, 2.0], 2, []) == [True]

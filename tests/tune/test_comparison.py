@@ -1,6 +1,7 @@
 """Rates by stretches, ratios by runs."""
 
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,21 @@ def test_a_rate_counts_samples_over_wall_time() -> None:
     assert found.each == pytest.approx([400 / (turns + 0.063), 400 / (turns - 0.063)], rel=0.01)
     assert rates(ends, [None] * len(ends), 100).each == pytest.approx([100 / ends[-1]])
     assert rates(ends, [None] * len(ends), 100).unit == "step"
+
+
+def test_stretches_beside_other_work_are_left_out() -> None:
+    """By the machine's busy time less the run's own; where all are, that is said."""
+    lines: list[dict[str, Any]] = [
+        {"t": float(t), "machine_user_s": 2.0 * t if t > 4 else 1.0 * t, "cpu_s": 1.0 * t, "processes": []}
+        for t in range(10)
+    ]
+    ends, samples = [0.0, 1.0, 2.0, 8.0, 9.0], [4] * 5
+    found = rates(ends, samples, 2, lines)
+    assert (found.each, found.disturbed, found.size) == ((4.0,), False, 4.0)
+    busy = [{**line, "machine_user_s": 2.0 * line["t"]} for line in lines]
+    assert rates(ends, samples, 2, busy).disturbed
+    assert len(rates(ends, samples, 2, busy).each) == 2
+    assert not rates(ends, samples, 2).disturbed
 
 
 def test_one_run_of_each_proves_nothing() -> None:

@@ -118,7 +118,7 @@ def _point(ready: Prepared, settings: Mapping[str, Any], folder: Path, turn: int
     if path.exists():
         told = json.loads(path.read_text())
     else:
-        told = _run(ready, "stoker.bench.tune_point", json.dumps(dict(settings)), str(_TRIAL_SECONDS))
+        told = _run(ready, "stoker.ward.trying", json.dumps(dict(settings)), str(_TRIAL_SECONDS))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, told)
     rate: float | None = told["rate"]

@@ -41,7 +41,7 @@ _LINES = {
     "feed": "loader = stoker.Feed(dataset, batch_size=..., shuffle=True)  # where the DataLoader stood",
     "dynamic": "model = torch.compile(model, dynamic=True)",
     "dtype": "model = model.float()  # and data as float32",
-    "affinity": "os.sched_setaffinity(0, range(os.cpu_count()))  # before workers start",
+    "worker_affinity": "os.sched_setaffinity(0, range(os.cpu_count()))  # before workers start",
 }
 
 

@@ -72,7 +72,8 @@ class Ledger:
 def _trial(told: Mapping[str, Any]) -> Trial:
     found = None
     if told["rates"]:
-        found = Rates(each=tuple(told["rates"]), unit=told["unit"], stretch_steps=told["stretch_steps"])
+        names = ("unit", "stretch_steps", "size", "disturbed")
+        found = Rates(each=tuple(told["rates"]), **{name: told[name] for name in names})
     return Trial(
         settings=told["settings"],
         outcome=told["outcome"],

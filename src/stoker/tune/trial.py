@@ -50,6 +50,8 @@ class Trial:
             "rates": list(self.rates.each) if self.rates else [],
             "unit": self.rates.unit if self.rates else None,
             "stretch_steps": self.rates.stretch_steps if self.rates else None,
+            "size": self.rates.size if self.rates else None,
+            "disturbed": self.rates.disturbed if self.rates else None,
             "first": self.first,
             "seconds": self.seconds,
             "vram": self.vram,
@@ -113,7 +115,8 @@ def _rates(record: Path, warm: int) -> Rates | None:
     if len(steps) < 2:
         return None
     stretch = length(rank.about.get("loaders") or [], len(steps) - 1)
-    found = rates([step.t for step in steps], [step.samples for step in steps], stretch)
+    counters = list(rank.resources())
+    found = rates([step.t for step in steps], [step.samples for step in steps], stretch, counters)
     return found if found.each else None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stoker.doctor import overrides
+from stoker import changes
 from stoker.doctor.calibration import Score, keep
 from stoker.doctor.foreign import FEW
 from stoker.errors import BenchFailed
@@ -114,16 +114,14 @@ def try_cure(case: Case) -> Tried:
             )
             if step is None:
                 return known
-            is_setting = step["change"] in overrides.ALL and step["value"] is not None
-            settings = {step["change"]: step["value"]} if is_setting else {}
-            workers = (told["loader"] or {}).get("workers")
+            is_setting = _is_setting(step)
             if is_setting:
-                rates = _measure(ready, settings, workers)
+                rates = _measure(ready, {step["change"]: step["value"]})
         if not is_setting:
             if case.neutral is None or known.said != case.cause:
                 return _with(known, step, reason="no neutral form of this cause to try the cure by")
             with prepared(case.without_cause()) as ready:
-                rates = _measure(ready, {}, None)
+                rates = _measure(ready, {})
             rates = [rate * case.neutral.steps for rate in rates]
     except BenchFailed as error:
         return Tried(case=case.id, reason=str(error))
@@ -165,7 +163,7 @@ def _step_of(told: Mapping[str, Any]) -> Mapping[str, Any] | None:
         for step in option["changes"]
         if step["predicted"] is not None and step["cause"] == told["verdict"]["cause"]
     ]
-    settings = [step for step in steps if step["change"] in overrides.ALL and step["value"] is not None]
+    settings = [step for step in steps if _is_setting(step)]
     return next(iter(settings or steps), None)
 
 
@@ -185,14 +183,20 @@ def _ask(ready: Prepared) -> Mapping[str, Any]:
     return told
 
 
-def _measure(ready: Prepared, settings: Mapping[str, Any], workers: int | None) -> list[float]:
-    """Rates of stretches on a machine left to the script; none where it was not."""
-    asked = json.dumps({"settings": dict(settings), "workers": workers, "seconds": _SECONDS})
+def _measure(ready: Prepared, settings: Mapping[str, Any]) -> list[float]:
+    """Steps a second of stretches on a machine left to the script; none where it was not."""
     for _ in range(_AGAIN):
-        told = _run(ready, "stoker.ward.trying", asked)
-        if not told["all_disturbed"]:
-            return list(told["rates"])
+        told = _run(ready, "stoker.ward.trying", json.dumps(dict(settings)), str(_SECONDS))
+        if told["outcome"] != "measured":
+            raise BenchFailed(f"it could not be measured ({told['outcome']}: {told['reason']})")
+        if not told["disturbed"]:
+            return [rate / told["size"] for rate in told["rates"]]
     return []
+
+
+def _is_setting(step: Mapping[str, Any]) -> bool:
+    """Whether it can be put over the script; a batch of another size makes other steps."""
+    return step["change"] in changes.ALL and step["value"] is not None and step["change"] != "batch_size"
 
 
 def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:

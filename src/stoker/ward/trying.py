@@ -1,32 +1,22 @@
-"""A script with settings put over its own, measured: `python -m stoker.ward.trying SETTINGS SCRIPT [ARGS]…`.
+"""A script with changes put over it, measured: `python -m stoker.ward.trying CHANGES SECONDS SCRIPT [ARGS]…`.
 
-SETTINGS is a JSON object, `{"settings": {"num_workers": 4}, "workers": 2, "seconds": 12}`. What was measured
-is printed as one. A process of its own, so that it can be started in a case's surroundings.
+CHANGES is a JSON object, `{"num_workers": 4}`. The trial is printed as one. A process of its own, so that it
+can be started in a case's surroundings.
 """
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
-from stoker.doctor.applied import apply
-from stoker.errors import StokerError
+from stoker.tune.trial import hold
 
 
 def main(words: list[str]) -> int:
     """Measure, and print."""
-    asked = json.loads(words[0])
-    try:
-        applied = apply(
-            words[1:],
-            asked["settings"],
-            folder=Path(".stoker/applied").absolute(),
-            workers=asked["workers"],
-            seconds=asked["seconds"],
-        )
-    except StokerError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(json.dumps(applied.to_json()) + "\n")
+    with tempfile.TemporaryDirectory(prefix="trying-") as folder:
+        trial = hold(words[2:], json.loads(words[0]), folder=Path(folder), seconds=float(words[1]))
+    sys.stdout.write(json.dumps(trial.to_json()) + "\n")
     return 0
 
 

@@ -7,7 +7,8 @@ from stoker.watch.words import percent
 ID = "cpu-affinity"
 CURES = (
     Cure(
-        change="affinity", text="os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn, or before"
+        change="worker_affinity",
+        text="os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn, or before",
     ),
 )
 
