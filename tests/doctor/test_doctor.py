@@ -1,7 +1,6 @@
 """`stoker doctor` on real scripts, as a new user would: the verdict, the user's files, and wrong requests."""
 
 import json
-import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -158,15 +157,3 @@ def test_no_such_script(tmp_path: Path) -> None:
     done = doctor(tmp_path, "absent.py")
     assert done.returncode == 2
     assert "absent.py" in done.stderr
-
-
-def test_several_ranks_are_refused_for_now(tmp_path: Path) -> None:
-    """Each rank would hold experiments of its own on a loop that waits for the others."""
-    script(tmp_path, item=0, forward=0, batch=8, workers=0)
-    done = subprocess.run(
-        [sys.executable, "-m", "stoker", "doctor", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "WORLD_SIZE": "2", "RANK": "0"},
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "WORLD_SIZE is 2" in done.stderr
