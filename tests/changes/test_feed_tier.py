@@ -43,7 +43,7 @@ def run(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         text=True,
         timeout=170,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]

@@ -49,7 +49,7 @@ class Cpu:
 
 
 def find(controller: str, root: Path = Path("/")) -> Chain | None:
-    """Find this process' groups for a controller (cpu, memory, cpuset)."""
+    """Find this process' groups for a controller (cpu, memory, cpuset, blkio)."""
     paths = _own_paths(read_text(root / "proc/self/cgroup") or "")
     mounts = _mounts(read_text(root / "proc/self/mountinfo") or "")
     for version, key in ((1, controller), (2, "")):
@@ -202,7 +202,7 @@ def _up_to(base: Path, below: str) -> tuple[Path, ...]:
 
 def _governs(chain: Chain, controller: str) -> bool:
     """Say whether version 2 has the controller switched on for any of these groups."""
-    names = {"cpu": "cpu.stat", "memory": "memory.current", "cpuset": "cpuset.cpus.effective"}
+    names = {"cpu": "cpu.stat", "memory": "memory.current", "cpuset": "cpuset.cpus.effective", "blkio": "io.stat"}
     return any((group / names[controller]).exists() for group in chain.groups)
 
 
