@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from stoker.changes.feed_tier import pinned
 
 HERE = Path(__file__).parent
 RAM, WORKERS = {"feed": "ram"}, {"num_workers": 2, "prefetch_factor": 3}
@@ -129,15 +132,24 @@ def test_a_cache_on_disk_outlives_a_kill(tmp_path: Path) -> None:
     looked = 2 * 70 + 16 + 2 * 8 + 4
     assert len((tmp_path / "reads").read_text()) == 2 * looked + 96 + 4
     assert len((tmp_path / "others").read_text()) == looked + 96 + 4
-    assert "disk cache (disk: 96 of 96 samples" in again["told"][0]
+    for one in (again, other):  # as it is in the end, also where the cache was empty at first
+        assert "disk cache (disk: 96 of 96 samples" in one["told"][0]
     assert str(tmp_path / ".stoker" / "cache") in again["told"][0]
+
+
+def test_what_is_on_a_device_is_not_pinned() -> None:
+    """A loader that pins, and whose samples are held in VRAM: there is nothing left to copy."""
+    batch = {"x": torch.empty(2, device="meta"), "name": ["a", "b"]}
+    assert pinned(batch, "") is batch
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tier", ["vram", "auto"])
-def test_batches_come_from_the_device(tmp_path: Path, tier: str) -> None:
-    """The same ids and numbers, in the device's memory."""
-    loop = {"epochs": 3, "device": "cuda"}
+@pytest.mark.parametrize("loader", [{}, {"pin_memory": True}, {**WORKERS, "pin_memory": True}])
+def test_batches_come_from_the_device(tmp_path: Path, tier: str, loader: dict[str, Any]) -> None:
+    """The same ids and numbers, in the device's memory as soon as the model's need is known."""
+    loop = {"epochs": 3, "device": "cuda", "loader": loader}
     plain, fed = run([{**loop, "changes": {}}, {**loop, "changes": {"feed": tier}}], tmp_path)
     assert (fed["ids"], fed["losses"]) == (plain["ids"], plain["losses"])
-    assert "feed None -> vram" in fed["told"][0]
+    assert "feed None -> vram: 5.2 KiB fits" in fed["told"][0]
+    assert "kept for the model (peak of 3 steps)" in fed["told"][0]

@@ -28,7 +28,38 @@ WISH = Wish(bytes=3 * GB, reserve=12 * GB, reserve_said="peak of 3 steps")
 def test_the_highest_tier_that_fits(wish: Wish, room: Room, tier: str, said: str) -> None:
     """Room for the model and for others is kept free."""
     choice = choose(wish, room)
-    assert (choice.tier, said in choice.why) == (tier, True), choice.why
+    assert (choice.tier, said in choice.why + choice.above) == (tier, True), choice
+
+
+@pytest.mark.parametrize("asked", ["vram", "auto"])
+@pytest.mark.parametrize(
+    ("wish", "room", "why", "above"),
+    [
+        (
+            Wish(bytes=5 << 10),
+            Room(vram=139 * GB, ram=125 * GB),
+            "ram: 5.0 KiB fits 125 GiB free",
+            "; not vram: what the model needs is not known yet (give reserve=, or wait for 3 steps)",
+        ),
+        (
+            Wish(bytes=5 << 10, reserve=2 << 20, reserve_said="peak of 3 steps"),
+            Room(vram=139 * GB, ram=125 * GB),
+            "vram: 5.0 KiB fits 139 GiB free, 2.0 MiB kept for the model (peak of 3 steps)",
+            "",
+        ),
+        (
+            WISH,
+            Room(vram=12 * GB, ram=64 * GB),
+            "ram: 3.0 GiB fits 64.0 GiB free",
+            "; not vram: 3.0 GiB does not fit 12.0 GiB free, 12.0 GiB kept for the model (peak of 3 steps)",
+        ),
+        (WISH, Room(ram=64 * GB), "ram: 3.0 GiB fits 64.0 GiB free", ""),
+    ],
+)
+def test_why_none_above_it(asked: str, wish: Wish, room: Room, why: str, above: str) -> None:
+    """VRAM that was asked for is taken once the model's need is known, and else the reason said."""
+    choice = choose(wish, room, asked)
+    assert (choice.why, choice.above) == (why, above)
 
 
 def test_a_tenth_of_what_is_free_is_left_to_others() -> None:

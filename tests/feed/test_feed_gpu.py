@@ -118,7 +118,7 @@ def test_the_feed_moves_up_when_the_need_is_known(
     made = source()
     feed = Feed(made, **options)
     assert feed.tier == "ram"
-    assert "what the model needs is not known yet" not in feed.why
+    assert "not vram: what the model needs is not known yet" in feed.why
     made.asked.clear()
     found = epochs(feed, 3)
     assert feed.tier == "vram"

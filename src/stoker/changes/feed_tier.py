@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_data
 from torch.utils.data import dataloader as torch_dataloader
@@ -93,13 +94,24 @@ def _held_for(loader: Any) -> _Held:
     assert _tier.wanted is not None
     try:
         held.samples = HeldLoader(loader, _tier.wanted, cache=_cache(), number=_tier.made)
-        note(loader, before={"feed": None}, after={"feed": held.samples.why})
+        # Told when the script is over: a tier is moved once the model's need is known.
+        note(loader, before={"feed": None}, after={"feed": _Where(held.samples)})
     except NotPackable as error:
         note(loader, left=f"feed: {error}")
     except Exception as error:  # noqa: BLE001  (whatever a look meets, the script runs as it is)
         said = (str(error).strip().splitlines() or [""])[-1]  # a worker's error comes with its traceback
         note(loader, left=f"feed: looking at its samples failed: {type(error).__name__}: {said}")
     return held
+
+
+class _Where:
+    """Where samples are by the time that somebody asks."""
+
+    def __init__(self, samples: HeldLoader) -> None:
+        self._samples = samples
+
+    def __str__(self) -> str:
+        return self._samples.why
 
 
 def _give_up(held: _Held, loader: Any, why: str) -> None:
@@ -145,7 +157,7 @@ class HeldIterator(torch_dataloader._BaseDataLoaderIter):
         data = self._next_held()
         self._handed += 1
         self._draws.waiting.popleft()
-        return torch_data.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+        return pinned(data, self._pin_memory_device) if self._pin_memory else data
 
     def _next_held(self) -> Any:
         """The next batch, from the tier; from the dataset itself where that turns out not to hold it."""
@@ -163,6 +175,12 @@ class HeldIterator(torch_dataloader._BaseDataLoaderIter):
         if not self._draws.waiting:
             raise StopIteration
         return self._fetcher.fetch(self._draws.waiting[0])
+
+
+def pinned(data: Any, device: str) -> Any:
+    """In page-locked memory, as the loader would have it; what is on a device already is left there."""
+    there = any(isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu" for leaf in tree_leaves(data))
+    return data if there else torch_data.pin_memory.pin_memory(data, device)
 
 
 class _Draws:

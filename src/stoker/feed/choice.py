@@ -44,10 +44,11 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A tier, and why it is that one; of a window, the bytes of samples that stay in VRAM."""
+    """A tier, why it is that one, and why none above it; of a window, the bytes of samples in VRAM."""
 
     tier: str
     why: str
+    above: str = ""
     resident: int = 0
 
 
@@ -71,10 +72,11 @@ def choose(wish: Wish, room: Room, asked: str = "auto", below: str | None = None
     for tier in allowed[:-1]:
         reason, resident = _FITS[tier](wish, room)
         if resident is not None:
-            return Choice(tier=tier, why=f"{tier}: {reason}", resident=resident)
+            above = "" if room.vram is None else "".join(passed)  # that there is no device is no news
+            return Choice(tier=tier, why=f"{tier}: {reason}", above=above, resident=resident)
         if reason:
-            passed.append(f"{tier}: {reason}")
-    return Choice(tier="source", why="source; not " + "; not ".join(passed) if passed else "source")
+            passed.append(f"; not {tier}: {reason}")
+    return Choice(tier="source", why="source", above="".join(passed))
 
 
 # What is said of a tier, and the bytes that would stay in VRAM; None for those where it does not fit.
