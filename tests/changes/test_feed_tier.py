@@ -140,7 +140,7 @@ def test_a_cache_on_disk_outlives_a_kill(tmp_path: Path) -> None:
 def test_what_is_on_a_device_is_not_pinned() -> None:
     """A loader that pins, and whose samples are held in VRAM: there is nothing left to copy."""
     batch = {"x": torch.empty(2, device="meta"), "name": ["a", "b"]}
-    assert pinned(batch, "") is batch
+    assert pinned(batch) is batch
 
 
 @pytest.mark.gpu

@@ -177,7 +177,7 @@ class HeldIterator(torch_dataloader._BaseDataLoaderIter):
         return self._fetcher.fetch(self._draws.waiting[0])
 
 
-def pinned(data: Any, device: str) -> Any:
+def pinned(data: Any, device: str | None = None) -> Any:
     """In page-locked memory, as the loader would have it; what is on a device already is left there."""
     there = any(isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu" for leaf in tree_leaves(data))
     return data if there else torch_data.pin_memory.pin_memory(data, device)

@@ -68,7 +68,7 @@ def choose(wish: Wish, room: Room, asked: str = "auto", below: str | None = None
     allowed = TIERS if asked == "auto" else TIERS[TIERS.index(asked) :]
     if below is not None:
         allowed = tuple(tier for tier in allowed if TIERS.index(tier) > TIERS.index(below))
-    passed = []
+    passed: list[str] = []
     for tier in allowed[:-1]:
         reason, resident = _FITS[tier](wish, room)
         if resident is not None:
