@@ -1,11 +1,26 @@
 """The figures and the page of `stoker bench tune`, from runs that are known."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker import changes
+from stoker.bench import tune
+from stoker.bench.catalogue import Options
 from stoker.bench.result import Result
 from stoker.bench.tune import figures_of, page
+from stoker.bench.tune_cases import CONTESTS
+from stoker.errors import BenchFailed, UsageError
+from stoker.ward.catalogue import cases
 
 
 def run(case: str, share: float, trials: int) -> dict[str, object]:
     return {
+        "grid": [{"num_workers": workers, "rate": 1.0} for workers in range(21)],
         "case": case,
         "share": share,
         "trials": trials,
@@ -34,6 +49,67 @@ def test_figures_are_of_the_worst_case() -> None:
 def test_the_page_has_a_row_a_case() -> None:
     """With what was found, and the grid's best beside it."""
     result = Result(bench="tune", hardware="cpu", figures=figures_of(RUNS), runs=RUNS, versions={})
-    assert "| two | 0.960 | 7 | 100 | 384 | 400 | num_workers 4 | num_workers 6, prefetch_factor 2 |" in page(
-        [result]
-    )
+    row = "| two | 0.960 | 7 | 21 | 100 | 384 | 400 | num_workers 4 | num_workers 6, prefetch_factor 2 |"
+    assert row in page([result])
+
+
+@pytest.mark.parametrize("device", CONTESTS)
+def test_contests_are_of_known_cases_and_changes(device: str) -> None:
+    """Each grid has 16 to 32 points, no two alike, of changes with values that they take."""
+    known = {case.id: case for case in cases()}
+    for contest in CONTESTS[device]:
+        assert ("cuda" in known[contest.case].needs) == (device == "cuda")
+        assert 16 <= len(contest.grid) <= 32
+        assert len({json.dumps(point, sort_keys=True) for point in contest.grid}) == len(contest.grid)
+        for name, value in (pair for point in contest.grid for pair in point.items()):
+            assert changes.find(name).value(value) == value
+
+
+def test_there_are_enough_contests() -> None:
+    """As many as the goal names."""
+    assert (len(CONTESTS["cpu"]) >= 8, len(CONTESTS["cuda"]) >= 3) == (True, True)
+
+
+class Pieces:
+    """Answers in place of processes; the rate is a point's workers, and those that were asked are kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.time = 0.0
+        monkeypatch.setattr(tune, "_run", self.run)
+        monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: self.time))
+
+    def run(self, ready: Any, module: str, *words: str) -> dict[str, Any]:
+        self.asked.append(module)
+        if module == "stoker":
+            self.time += 100
+            trials = [{"change": "num_workers"}]
+            return {"settings": {"num_workers": 12}, "trials": trials, "runs": 4, "baseline": 1.0}
+        self.time += 10
+        workers = json.loads(words[0])["num_workers"]
+        return {"rate": None if workers == 1 else float(workers)}
+
+
+def test_it_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured twice, and nothing begun for which there is no time."""
+    pieces = Pieces(monkeypatch)
+    options = Options(device="cpu", parts=["too-few-workers-tunnel-2"], state=tmp_path, commit="c")
+    with pytest.raises(BenchFailed, match="num_workers4-prefetch_factor2-0 may take 45 s"):
+        list(tune.measure(replace(options, stop_after=140)))
+    assert (len(pieces.asked), pieces.time) == (10, 100.0)
+    with pytest.raises(BenchFailed, match="search may take 300 s"):
+        list(tune.measure(replace(options, stop_after=300)))
+    assert len(pieces.asked) == 21
+    (result,) = tune.measure(options)
+    assert pieces.asked.count("stoker") == 1
+    assert len(pieces.asked) == 21 + 1 + 3 * 4
+    assert (result.figures["share_of_grid_best"], result.figures["trials_max"]) == (1.0, 1)
+    assert result.runs[0]["grid"][0] == {"num_workers": 1, "prefetch_factor": 1, "rate": None}
+    (again,) = tune.measure(replace(options, stop_after=0))
+    assert again.figures == result.figures
+
+
+def test_a_case_without_a_grid_is_refused() -> None:
+    """Those that have one are named."""
+    with pytest.raises(UsageError, match="no case healthy-x with a grid; there are too-few-workers-tunnel-2"):
+        list(tune.measure(Options(device="cpu", parts=["healthy-x"])))

@@ -26,7 +26,8 @@ class Options:
 
     `seconds` bounds the measuring of one device. `peer_python` is the interpreter of an environment
     that has the peer; `peer_path` a folder to put on the peer's PYTHONPATH instead. `sizes` and `parts`
-    narrow a benchmark that has several to the ones named.
+    narrow a benchmark that has several to the ones named. One that goes on where it was broken off keeps
+    what it has measured in `state`, and breaks off itself after `stop_after` seconds.
     """
 
     seconds: float = 240.0
@@ -37,6 +38,8 @@ class Options:
     sizes: Sequence[int] = ()
     parts: Sequence[str] = ()
     commit: str | None = None
+    state: Path | None = None
+    stop_after: float | None = None
 
 
 class Bench(Protocol):

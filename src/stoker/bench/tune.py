@@ -1,71 +1,83 @@
 """`stoker bench tune`: a search beside the whole grid, on slow scripts of the ward.
 
-For each case a grid of workers and prefetch is measured point by point, then `stoker tune` searches it. What
-it found and the grid's best few points are then measured again in turns: the best of many points measured
-once is too good to be true. Every point leaves a file, so a benchmark that was broken off goes on.
+For each case a grid of settings is measured point by point, then `stoker tune` searches it. What it found and
+the grid's best few points are then measured again in turns: the best of many points measured once is too good
+to be true. Every point leaves a file, so a benchmark that was broken off goes on, elsewhere too where the
+folder of that (`--state`) is taken along; `--stop-after` breaks it off between two points.
 """
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from stoker.bench.catalogue import Options
 from stoker.bench.page import origin, table
 from stoker.bench.result import Result, commit_here, hardware_word, versions_here
+from stoker.bench.tune_cases import CONTESTS, Contest, Settings
 from stoker.errors import BenchFailed, UsageError
 from stoker.ward.catalogue import Prepared, injectable, prepared
 from stoker.ward.catalogue import cases as all_cases
 from stoker.watch.record import write_whole
 
-# What a grid can cure, of every way in which loaders are slow.
-CPU_CASES = (
-    "too-few-workers-tunnel-2",
-    "too-few-workers-tunnel-4",
-    "too-few-workers-sounds",
-    "too-few-workers-leaves",
-    "no-overlap-text",
-    "no-overlap-sounds",
-    "storage-latency-bucket-far",
-    "query-per-sample-parts-0",
-    "query-per-sample-parts-2",
-    "cpu-transform-leaves-3",
-)
-WORKERS, PREFETCH = (1, 2, 3, 4, 6, 8, 12), (1, 2, 4)
 SHARE = 0.97
 MOST_TRIALS = 12
 # Of the grid's points, those that are measured again beside what the search found; and how often.
 _BEST, _TURNS = 3, 3
 _TRIAL_SECONDS = 3.0
 _PATIENCE = 400.0
+# What a point takes where it is compiled first, and a search beyond its budget: its last trial, and probes.
+_POINT_SECONDS, _SEARCH_MORE = 45.0, 60.0
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """Search and grid of each case; one result."""
-    if options.device not in ("all", "cpu"):
-        raise UsageError("bench tune measures on the CPU; the cases of a GPU are not in it yet")
-    known = {case.id: case for case in all_cases()}
-    names = options.parts or CPU_CASES
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"no case {', '.join(unknown)}; `stoker ward --list` names them")
+    """Search and grid of each case; a result for each device."""
+    end = None if options.stop_after is None else time.monotonic() + options.stop_after
     commit = options.commit or commit_here()
-    folder = Path(".stoker/bench/tune") / (commit or "unknown")[:12]
-    runs = []
-    for name in names:
-        if reason := injectable(known[name]):
-            raise UsageError(f"{name} cannot be run here: {reason}")
-        with prepared(known[name]) as ready:
-            runs.append({"case": name, **_contest(ready, folder / name)})
-    yield Result(
-        bench="tune",
-        hardware=hardware_word("cpu"),
-        figures=figures_of(runs),
-        runs=runs,
-        versions=versions_here(),
-        commit=commit,
-    )
+    folder = options.state or Path(".stoker/bench/tune") / (commit or "unknown")[:12]
+    for device, contests in chosen(options).items():
+        runs, left = [], []
+        for contest in contests:
+            try:
+                runs.append(_hold(contest, folder / contest.case, end))
+            except (_NotNow, BenchFailed) as missing:  # the others are measured all the same
+                left.append(f"{contest.case} ({missing})")
+        if runs:
+            yield Result(
+                bench="tune",
+                hardware=hardware_word(device),
+                figures=figures_of(runs),
+                runs=runs,
+                versions=versions_here(),
+                commit=commit,
+            )
+        if left:
+            raise BenchFailed(
+                f"not measured whole: {', '.join(left)}. What to do: run it again with --state {folder}, "
+                "where it goes on"
+            )
+
+
+def chosen(options: Options) -> dict[str, Sequence[Contest]]:
+    """The contests that are asked for, by the device that they are of."""
+    if options.device not in ("all", *CONTESTS):
+        raise UsageError(f"no device {options.device!r}: take one of all, {', '.join(CONTESTS)}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("torch finds no CUDA device here: take --device cpu")
+    here = [name for name in CONTESTS if name != "cuda" or torch.cuda.is_available()]
+    devices = here if options.device == "all" else [options.device]
+    known = {contest.case: contest for device in devices for contest in CONTESTS[device]}
+    if unknown := [name for name in options.parts if name not in known]:
+        raise UsageError(f"no case {', '.join(unknown)} with a grid; there are {', '.join(known)}")
+    wanted = options.parts or tuple(known)
+    found = {device: [one for one in CONTESTS[device] if one.case in wanted] for device in devices}
+    return {device: contests for device, contests in found.items() if contests}
 
 
 def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -80,64 +92,99 @@ def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _contest(ready: Prepared, folder: Path) -> dict[str, Any]:
-    grid = [{"num_workers": w, "prefetch_factor": p} for w in WORKERS for p in PREFETCH]
-    once = [(settings, _point(ready, settings, folder, 0)) for settings in grid]
+class _NotNow(Exception):
+    """There is no time left for a piece of the work; the message says for which."""
+
+
+def _hold(contest: Contest, folder: Path, end: float | None) -> dict[str, Any]:
+    case = {case.id: case for case in all_cases()}[contest.case]
+    if reason := injectable(case):
+        raise UsageError(f"{contest.case} cannot be run here: {reason}")
+    with prepared(case) as ready:
+        return {"case": contest.case, **contend(contest, _Work(ready=ready, folder=folder, end=end))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The pieces of one contest: each is measured once, if there is time for it, and leaves a file."""
+
+    ready: Prepared
+    folder: Path
+    end: float | None
+
+    def rate(self, settings: Settings, turn: int) -> float | None:
+        """Samples a second, or steps; None where it could not be measured."""
+        words = ["-".join(f"{key}{value}" for key, value in sorted(settings.items())) or "plain", str(turn)]
+        told = self._piece(
+            "-".join(words),
+            _POINT_SECONDS,
+            ("stoker.ward.trying", json.dumps(dict(settings)), str(_TRIAL_SECONDS)),
+        )
+        rate: float | None = told["rate"]
+        return rate
+
+    def search(self, contest: Contest) -> Mapping[str, Any]:
+        """What `stoker tune --json` says."""
+        allowed = [word for kind in contest.allow for word in ("--allow", kind)]
+        words = ("stoker", "tune", "--json", "--budget", f"{contest.budget:g}", *allowed)
+        return self._piece("search", contest.budget + _SEARCH_MORE, words)
+
+    def _piece(self, name: str, seconds: float, words: Sequence[str]) -> Mapping[str, Any]:
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            if self.end is not None and time.monotonic() + seconds > self.end:
+                raise _NotNow(f"{name} may take {seconds:g} s")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, _run(self.ready, *words))
+        told: Mapping[str, Any] = json.loads(path.read_text())
+        return told
+
+
+def contend(contest: Contest, work: _Work) -> dict[str, Any]:
+    """The grid, the search, then what each found in turns."""
+    once = [(settings, work.rate(settings, 0)) for settings in contest.grid]
     ran = [(settings, rate) for settings, rate in once if rate is not None]
     if not ran:
-        raise BenchFailed(f"no point of the grid could be measured: see {folder}")
+        raise BenchFailed(f"no point of the grid could be measured: see {work.folder}")
     best = sorted(ran, key=lambda one: one[1], reverse=True)[:_BEST]
-    told = _search(ready, folder)
-    again = {"search": told["settings"], **{f"grid {at}": one for at, (one, _) in enumerate(best)}}
+    told = work.search(contest)
+    again: dict[str, Settings] = {"search": told["settings"]}
+    again |= {f"grid {at}": one for at, (one, _) in enumerate(best)}
     rates: dict[str, list[float]] = {name: [] for name in again}
     for turn in range(1, _TURNS + 1):
         for name, settings in again.items():
-            rate = _point(ready, settings, folder, turn)
+            rate = work.rate(settings, turn)
             if rate is not None:
                 rates[name].append(rate)
     middle = {name: median(found) for name, found in rates.items() if found}
-    top = max((name for name in middle if name != "search"), key=lambda name: middle[name])
+    grid = [name for name in middle if name != "search"]
+    if "search" not in middle or not grid:
+        raise BenchFailed(f"{contest.case}: what was found could not be measured again: see {work.folder}")
+    top = max(grid, key=lambda name: middle[name])
     return {
         "share": middle["search"] / middle[top],
         "trials": len(told["trials"]),
         "runs": told["runs"],
         "found": told["settings"],
-        "grid_best": again[top],
+        "grid_best": dict(again[top]),
         "rate": middle["search"],
         "rate_grid_best": middle[top],
         "rate_before": told["baseline"],
         "grid": [{**settings, "rate": rate} for settings, rate in once],
         "rates": rates,
+        "tried": told["trials"],
+        "not_tried": told.get("not_tried", []),
     }
 
 
-def _point(ready: Prepared, settings: Mapping[str, Any], folder: Path, turn: int) -> float | None:
-    """Samples a second; None where it could not be measured. From its file, if there is one."""
-    name = "-".join(f"{key}{value}" for key, value in settings.items()) or "plain"
-    path = folder / f"{name}-{turn}.json"
-    if path.exists():
-        told = json.loads(path.read_text())
-    else:
-        told = _run(ready, "stoker.ward.trying", json.dumps(dict(settings)), str(_TRIAL_SECONDS))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, told)
-    rate: float | None = told["rate"]
-    return rate
-
-
-def _search(ready: Prepared, folder: Path) -> Mapping[str, Any]:
-    path = folder / "search.json"
-    if not path.exists():
-        write_whole(path, _run(ready, "stoker", "tune", "--json", "--budget", "240"))
-    told: Mapping[str, Any] = json.loads(path.read_text())
-    return told
-
-
 def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:
-    done = subprocess.run(
-        ready.command("-m", module, *words), env=ready.env, cwd=ready.cwd, capture_output=True, text=True,
-        timeout=_PATIENCE, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            ready.command("-m", module, *words), env=ready.env, cwd=ready.cwd, capture_output=True, text=True,
+            timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BenchFailed(f"{module} took longer than {_PATIENCE:g} s") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["nothing was said"]
         raise BenchFailed(f"{module} ended with code {done.returncode}: {said[-1]}")
@@ -147,26 +194,37 @@ def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:
 
 def page(results: Sequence[Result]) -> str:
     """What the search found beside the grid's best, a row a case."""
-    points = len(WORKERS) * len(PREFETCH)
     parts = [
         "# A search beside the whole grid\n",
-        f"Slow scripts of the ward; the grid is {points} points of workers and prefetch. What `stoker tune` "
-        "found and the grid's best points were measured again in turns; the share is the one's rate over the "
-        f"other's. The goal is {SHARE} in at most {MOST_TRIALS} trials.\n",
-        "`stoker bench tune`\n",
+        "Slow scripts of the ward, each with a grid of settings. What `stoker tune` found and the grid's "
+        "best points were measured again in turns; the share is the one's rate over the other's. The goal "
+        f"is {SHARE} in at most {MOST_TRIALS} trials.\n",
+        "`stoker bench tune`; rates are of samples, of steps where a script's samples cannot be counted\n",
+    ]
+    head = [
+        "case",
+        "share",
+        "trials",
+        "points",
+        "rate before",
+        "found",
+        "grid's best",
+        "found",
+        "grid's best",
     ]
     for result in results:
         rows = [_row(run) for run in result.runs]
-        head = ["case", "share", "trials", "samples/s before", "found", "grid's best", "found", "grid's best"]
         parts += [f"## {result.hardware}\n", table(head, rows), origin(result) + "\n"]
     return "\n".join(parts)
 
 
 def _row(run: Mapping[str, Any]) -> list[str]:
     rates = [f"{run[name]:,.0f}" for name in ("rate_before", "rate", "rate_grid_best")]
-    share = f"{run['share']:.3f}"
-    return [run["case"], share, str(run["trials"]), *rates, _words(run["found"]), _words(run["grid_best"])]
+    counts = [str(run["trials"]), str(len(run["grid"]))]
+    return [
+        run["case"], f"{run['share']:.3f}", *counts, *rates, _words(run["found"]), _words(run["grid_best"])
+    ]  # fmt: skip
 
 
-def _words(settings: Mapping[str, Any]) -> str:
+def _words(settings: Settings) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items()) or "as it is"

@@ -1,0 +1,71 @@
+"""What `stoker bench tune` searches: slow scripts of the ward, their grids, and what a search may try."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """A case of the ward, the points of its grid, and the kinds and seconds that the search is given."""
+
+    case: str
+    grid: tuple[Settings, ...]
+    allow: tuple[str, ...] = ()
+    budget: float = 240.0
+
+
+def crossed(**values: Sequence[Any]) -> tuple[Settings, ...]:
+    """Every combination; None leaves a setting as the script has it."""
+    return tuple(
+        {name: value for name, value in zip(values, point, strict=True) if value is not None}
+        for point in product(*values.values())
+    )
+
+
+# What workers and prefetch can cure, of every way in which loaders are slow.
+_OF_LOADERS = (
+    "too-few-workers-tunnel-2",
+    "too-few-workers-tunnel-4",
+    "too-few-workers-sounds",
+    "too-few-workers-leaves",
+    "no-overlap-text",
+    "no-overlap-sounds",
+    "storage-latency-bucket-far",
+    "query-per-sample-parts-0",
+    "query-per-sample-parts-2",
+    "cpu-transform-leaves-3",
+)
+_LOADERS = crossed(num_workers=(1, 2, 3, 4, 6, 8, 12), prefetch_factor=(1, 2, 4))
+# Of each part of a device: computing, copying, and a loader that a small network waits for.
+_OF_DEVICES = (
+    Contest(
+        case="slow-precision-scenes",
+        grid=crossed(
+            tf32=(None, True), autocast=(None, "bf16"), channels_last=(None, True), compile=(None, "default")
+        ),
+        allow=("numerics",),
+    ),
+    Contest(
+        case="pageable-copy-rails",
+        grid=(
+            *crossed(num_workers=(2, 4, 6, 8, 12), pin_memory=(None, True)),
+            *crossed(num_workers=(6, 12), prefetch_factor=(4,), pin_memory=(True,)),
+            *crossed(feed=("vram", "ram"), pin_memory=(None, True)),
+        ),
+    ),
+    Contest(
+        case="tiny-batch-patches",
+        grid=(
+            *crossed(num_workers=(1, 2, 4, 6, 8, 12), prefetch_factor=(1, 2, 4)),
+            *crossed(feed=("vram", "ram")),
+        ),
+    ),
+)
+CONTESTS: Mapping[str, tuple[Contest, ...]] = {
+    "cpu": tuple(Contest(case=case, grid=_LOADERS) for case in _OF_LOADERS),
+    "cuda": _OF_DEVICES,
+}
