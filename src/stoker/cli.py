@@ -342,7 +342,7 @@ def bench(
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(help="feed: only this part, disk, sql, s3; on cuda vram, ram, window; repeatable."),
+        typer.Option(help="feed: only disk, sql, s3; on cuda vram, ram, window; tune: a case; repeatable."),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
     peer_python: Annotated[
@@ -352,6 +352,12 @@ def bench(
         Path | None, typer.Option(help="A folder with the peer's packages, put on its PYTHONPATH.")
     ] = None,
     commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="tune: where what was measured is kept, to go on from there.")
+    ] = None,
+    stop_after: Annotated[
+        float | None, typer.Option(min=0, help="tune: stop after so many seconds; run it again to go on.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Run one of Stoker's own benchmarks, its peers beside it, and write the result."""
@@ -366,6 +372,8 @@ def bench(
         sizes=tuple(size or ()),
         parts=tuple(part or ()),
         commit=commit,
+        state=state,
+        stop_after=stop_after,
     )
     written = benches.run(name, options, out)
     if as_json:
