@@ -43,7 +43,7 @@ def traced(**more: Any) -> Trace:
     plain = Trace(
         steps=12, wall=0.010, busy=0.0098, host=0.004, kernels=200.0, kernel=49e-6, syncs=0.0, waited=0.0,
         gap=0.0, copy_waited=0.0, pageable_bytes=0.0, pinned_bytes=0.0, copying=0.0, pinning=0.0,
-        allocations=0.0, allocating=0.0,
+        allocations=0.0, allocating=0.0, launching=0.01,
     )  # fmt: skip
     return replace(plain, **more)
 

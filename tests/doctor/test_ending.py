@@ -19,6 +19,9 @@ BUS = (
     "DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that dataloader's workers are \
 out of shared memory. Please try to raise your shared memory limit."
 )
+CARD = "exit code 1: OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB. GPU 0 has a total \
+capacity of 139.80 GiB of which 131.55 GiB is free. Including non-PyTorch memory, this process has 8.24 GiB \
+memory in use. 8.00 GiB allowed; Of the allocated memory 7.57 GiB is allocated by PyTorch"
 KILLED = "DataLoader worker (pid 12) is killed by signal: Killed. "
 
 
@@ -36,6 +39,13 @@ KILLED = "DataLoader worker (pid 12) is killed by signal: Killed. "
         (ended(deaths=({"text": KILLED, "signals": []},)), 0, "memory", False),
         (ended(deaths=({"text": "exited unexpectedly", "signals": [9]},)), None, "memory", False),
         (ended(reason="exit code 1: numpy MemoryError: Unable to allocate 9 GiB"), 0, "memory", True),
+        (
+            ended(reason="exit code 1: numpy._core._exceptions._ArrayMemoryError: Unable to"),
+            0,
+            "memory",
+            True,
+        ),
+        (ended(reason="exit code 1: RuntimeError: DefaultCPUAllocator: can't allocate"), 0, "memory", True),
     ],
 )
 def test_what_was_lacking_is_told_by_signals_kills_and_errors(
@@ -50,6 +60,13 @@ def test_what_was_lacking_is_told_by_signals_kills_and_errors(
 @pytest.mark.parametrize(
     "result",
     [
+        # The card's memory is not the host's: the whole of the first was seen on an H200.
+        ended(reason=CARD),
+        ended(reason=CARD.replace("OutOfMemoryError", "torch.OutOfMemoryError")),
+        ended(reason=CARD.replace("OutOfMemoryError", "torch.cuda.OutOfMemoryError")),
+        ended(reason="exit code 1: AcceleratorError: CUDA error: out of memory (cudaErrorMemoryAllocation)"),
+        ended(reason="exit code 1: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED in `x`"),
+        ended(deaths=({"text": f"Caught OutOfMemoryError in pin memory thread\n{CARD}", "signals": []},)),
         ended(reason="exit code 1: ValueError: bad label"),
         ended("done", reason="ended at step 80", deaths=({"text": KILLED, "signals": [9]},)),
         ended("timed-out", reason="21 s had passed"),

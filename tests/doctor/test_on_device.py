@@ -157,7 +157,7 @@ def test_the_trace_sees_kernels_copies_and_waits() -> None:
 
     for _ in range(3):
         step()
-    traced = Traced(lambda *_, **__: None)
+    traced = Traced(lambda *_, **__: None, 1.0)
     _hold(Conditions(iter([traced])), step)
     trace = traced.trace
     assert trace is not None

@@ -37,15 +37,23 @@ def test_a_quarter_is_tried_first_and_its_sizes_are_kept() -> None:
     assert found.resized == ((4, 1.0, 9),)
 
 
+def test_where_a_quarter_dies_too_less_is_tried_down_to_single_samples() -> None:
+    """3D patches of which 16, and then 4, did not fit an H200: from one sample on sizes only grow."""
+    runs = Runs(most=2)
+    found = run_smaller(runs, "it", RUN, lambda: 20.0, lambda _: None)
+    assert [batch for _, (batch, _) in runs.held] == [4, 1]
+    assert found.resized == ((1, 1.0, 9),)
+    assert "resize" not in found.missing
+
+
 def test_what_does_not_run_is_a_missing_point() -> None:
-    """No size under 2 is tried; that none ran is said."""
+    """No size is tried twice; those that did not run are said."""
     runs = Runs(most=0)
-    found = run_smaller(
-        runs, "it", replace(RUN, overflow=replace(DIED, samples=64)), lambda: 20.0, lambda _: None
-    )
-    assert [batch for _, (batch, _) in runs.held] == [16, 4]
+    wide = replace(RUN, overflow=replace(DIED, samples=64))
+    found = run_smaller(runs, "it", wide, lambda: 20.0, lambda _: None)
+    assert [batch for _, (batch, _) in runs.held] == [16, 4, 1]
     assert not found.resized
-    assert found.missing["resize"] == "no smaller batch ran either"
+    assert found.missing["resize"] == "batches of 16, 4, 1 did not run either; no smaller one is left to try"
 
 
 def test_nothing_is_run_without_time_or_a_loader_or_after_steps() -> None:

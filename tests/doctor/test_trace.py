@@ -131,10 +131,53 @@ def test_allocations_and_pinning_are_told() -> None:
     assert trace.pinning == pytest.approx(300e-6)
 
 
+def launch(ts: float, dur: float = 10, tid: int = MAIN) -> dict[str, Any]:
+    return event("cuda_runtime", "cudaLaunchKernel", ts, dur, tid)
+
+
+def test_launching_is_the_way_from_launch_to_launch() -> None:
+    """On whichever thread: waits and allocations on the way are none of it, nor what comes after the last."""
+    trace = of(
+        kernel(20, 10),
+        launch(20),
+        event("cuda_runtime", "cudaMalloc", 40, 100),
+        launch(170, tid=BACKWARD),
+        event("cuda_runtime", "cudaDeviceSynchronize", 190, 300),
+        launch(510),
+    )
+    assert trace.launching == pytest.approx((30 + 50 + 40) * 1e-6)
+
+
+def test_a_host_that_works_for_long_between_two_launches_is_not_launching_meanwhile() -> None:
+    """Of a pause of 8 ms half a millisecond counts, as much as an optimizer's preparations may take."""
+    trace = of(kernel(20, 10), launch(0), launch(8000), launch(8100), host=9000)
+    assert trace.launching == pytest.approx((10 + 500 + 100) * 1e-6)
+    assert trace.own == pytest.approx(9e-3)
+
+
+def test_what_tracing_adds_is_taken_off_the_host_and_not_off_the_device_or_its_waits() -> None:
+    """A step of 20 ms that takes 13 untraced, of which the device works for 8.8 and the host waits 0.6."""
+    busy = event("kernel", "sgemm", 0, 8800, 7)
+    wait = event("cuda_runtime", "cudaDeviceSynchronize", 9000, 600)
+    trace = of(busy, wait, launch(400), launch(800), host=20000).without_tracing(0.013)
+    assert trace.wall == pytest.approx(0.013)
+    assert trace.added == pytest.approx(0.007)
+    assert (trace.busy, trace.waited) == pytest.approx((0.0088, 0.0006))
+    assert trace.own == pytest.approx(0.013 - 0.0006)
+    assert trace.launching == pytest.approx(810e-6 * (12.4 / 19.4))
+
+
+def test_a_step_is_never_made_shorter_than_what_the_device_did_in_it() -> None:
+    """Nor longer than it was: traced steps may happen to be quick ones."""
+    trace = of(kernel(0, 900), host=1000)
+    assert trace.without_tracing(0.0005).wall == pytest.approx(900e-6)
+    assert trace.without_tracing(0.002) == trace
+
+
 def test_a_trace_without_a_device_is_none() -> None:
     """Of a loop on CPUs, taken for real: the profiler runs, and tells of nothing on a device."""
     told: list[tuple[str, dict[str, Any]]] = []
-    traced = Traced(lambda kind, **body: told.append((kind, body)))
+    traced = Traced(lambda kind, **body: told.append((kind, body)), 0.001)
     conditions = Conditions(iter([traced]))
     assert conditions.start()
     net = torch.nn.Linear(4, 4)

@@ -4,6 +4,7 @@ A worker that is killed for want of memory, or that meets a full /dev/shm, ends 
 often before its first step: then this is what there is to judge by.
 """
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ DEATH = "death"
 _NO_SHM = ("shared memory(shm)", "out of shared memory", "</torch_")
 _BUS_ERROR = "killed by signal: Bus error"
 _KILLED = "killed by signal: Killed"
-# Of Python, of torch on the host, and of the C library.
-_NO_MEMORY = ("MemoryError", "DefaultCPUAllocator", "Cannot allocate memory", "std::bad_alloc")
+# Of Python, of torch on the host, and of the C library. No word of torch's `OutOfMemoryError`, which is of a
+# card: its allocator's messages, and those of CUDA and its libraries, say nothing of the host.
+_NO_MEMORY = re.compile(r"(?<!OutOf)MemoryError|DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc")
+_OF_A_CARD = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP)\b|cudaError|CU(?:BLAS|DNN)_STATUS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,8 @@ def read_ending(result: Result, oom_kills: int | None) -> Ending | None:
     said = [*raised, result.stderr_tail]
     signals = {int(number) for death in deaths for number in death["signals"]} | {result.signal}
     if any(word in text for text in said for word in _NO_SHM) and not _says(said, _BUS_ERROR):
-        return Ending(lacked="shm", sure=True, why=_line_with(said, _NO_SHM))
+        why = next(line for line in _last_first(said) if any(word in line for word in _NO_SHM))
+        return Ending(lacked="shm", sure=True, why=why)
     if signal.SIGBUS in signals or _says(said, _BUS_ERROR):
         return Ending(lacked="shm", sure=False, why="a process was ended by a bus error")
     if result.guard == "ram":
@@ -57,8 +61,9 @@ def read_ending(result: Result, oom_kills: int | None) -> Ending | None:
     if signal.SIGKILL in signals or _says(said, _KILLED):
         # Not counted, or by somebody else's hand.
         return Ending(lacked="memory", sure=False, why="a process was killed (SIGKILL)", oom_kills=oom_kills)
-    if any(word in text for text in raised for word in _NO_MEMORY):
-        return Ending(lacked="memory", sure=True, why=_line_with(raised, _NO_MEMORY), oom_kills=oom_kills)
+    for line in _last_first(raised):
+        if _NO_MEMORY.search(line) and not _OF_A_CARD.search(line):
+            return Ending(lacked="memory", sure=True, why=line, oom_kills=oom_kills)
     return None
 
 
@@ -66,7 +71,6 @@ def _says(said: Sequence[str], words: str) -> bool:
     return any(words in text for text in said)
 
 
-def _line_with(said: Sequence[str], words: Sequence[str]) -> str:
-    """The last line in which one of them stands."""
-    lines = [line.strip() for text in said for line in text.splitlines()]
-    return next(line for line in reversed(lines) if any(word in line for word in words))
+def _last_first(said: Sequence[str]) -> list[str]:
+    """The lines of all of them, the last one first."""
+    return [line.strip() for text in said for line in text.splitlines()][::-1]

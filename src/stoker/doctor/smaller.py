@@ -8,8 +8,9 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.trial import Parts
 from stoker.scratch import Result
 
-# A quarter first: the sizes around it are tried in the same run, up to half of what died.
-_PARTS_OF_IT = (4, 16)
+# A quarter first: the sizes around it are tried in the same run, up to half of what died. Then less, down to
+# single samples, from which sizes only grow.
+_PARTS_OF_IT = (4, 16, 64)
 _LEAST_SECONDS = 8.0
 _SIZES_ALONE = Parts(
     warm_steps=1,
@@ -38,19 +39,25 @@ def run_smaller(
         return found
     if not overflow.samples or overflow.samples < 2:
         return _without(found, "no loader whose batch could be made smaller")
+    tried: list[int] = []
     for part in _PARTS_OF_IT:
-        batch = overflow.samples // part
-        if batch < 2:
-            return _without(found, f"a batch of {overflow.samples} cannot be cut into {part}")
+        batch = max(1, overflow.samples // part)
+        if batch in tried:
+            break
         if left() < _LEAST_SECONDS:
-            return _without(found, "the budget was used up before a smaller batch was run")
+            return _without(found, f"{_died(tried)}the budget was used up before a batch of {batch} was run")
+        tried.append(batch)
         tell(f"it ran out of the card's memory; trying batches of {batch} in place of {overflow.samples}")
         parts = replace(_SIZES_ALONE, batch=(batch, overflow.workers or 0))
         result = hold(f"{name}-batch{batch}", parts, left())
         points = read_sizes_that_ran(result.messages)
         if points:
             return replace(found, resized=points)
-    return _without(found, "no smaller batch ran either")
+    return _without(found, f"{_died(tried)}no smaller one is left to try")
+
+
+def _died(tried: list[int]) -> str:
+    return f"batches of {', '.join(map(str, tried))} did not run either; " if tried else ""
 
 
 def _without(found: Evidence, why: str) -> Evidence:

@@ -285,6 +285,7 @@ class Trial:
                 self._session.observer,
                 self._held if self._held.full else None,
                 self._child.report,
+                step=self._paces["observe"],
                 emptied=self._emptied is not None and self._emptied.calls > 0,
                 end=self._end_by,
                 sizes_alone=self._parts.sizes_alone,

@@ -27,6 +27,8 @@ def judge(run: Evidence) -> Judgement:
     if others is None or others.bytes is None:
         return None
     held = f"others held {size(others.bytes)} of {size(others.total)} before the script started"
+    if others.nobody:
+        held = f"nobody was on the card of {size(others.total)} before the script started"
     if run.overflow is not None and run.overflow.by_others(others):
         own = size(run.overflow.own)
         return Found(

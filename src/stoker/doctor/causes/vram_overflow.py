@@ -47,13 +47,14 @@ def _of_death(run: Evidence) -> Judgement:
     assert overflow is not None
     by_others = overflow.by_others(run.others)
     foreign = None if run.others is None else run.others.bytes
+    alone = run.others is not None and run.others.nobody
     if by_others:
         return RuledOut(by=f"it failed with {size(overflow.own)} of its own; others held {size(foreign)}")
     told = [overflow.text]
     if overflow.own is not None and overflow.allowed is not None:
         told.append(
             f"the script needed more than {size(overflow.own)} and may hold {size(overflow.allowed)}; "
-            f"others held {size(foreign)}"
+            + ("nobody else was on the card" if alone else f"others held {size(foreign)}")
         )
     if run.resized:
         told.append(_sizes(run))

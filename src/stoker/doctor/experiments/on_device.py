@@ -25,26 +25,28 @@ def conditions(
     held: Held | None,
     tell: Callable[..., None],
     *,
+    step: float,
     emptied: bool,
     end: Callable[[BaseException], None],
     sizes_alone: bool = False,
 ) -> Iterator[Condition]:
     """The driver's account first, which decides what else is worth asking; other sizes last: they may raise.
 
-    `held` is None where the loop's data does not come from one loader.
+    `held` is None where the loop's data does not come from one loader, `step` what a step took while the loop
+    was observed.
     """
     if observer.device is None:
         return
     if not sizes_alone:
-        yield from _on_its_own_batches(observer, held, tell, emptied=emptied)
+        yield from _on_its_own_batches(observer, held, tell, step=step, emptied=emptied)
     if held is not None:
         yield from sizes(held, tell, end, observer.device.index)
 
 
 def _on_its_own_batches(
-    observer: Observer, held: Held | None, tell: Callable[..., None], *, emptied: bool
+    observer: Observer, held: Held | None, tell: Callable[..., None], *, step: float, emptied: bool
 ) -> Iterator[Condition]:
-    traced = Traced(tell)
+    traced = Traced(tell, step)
     yield traced
     trace = traced.trace
     if torch.cuda.is_initialized() and (trace is None or trace.syncs >= _FEW_SYNCS):

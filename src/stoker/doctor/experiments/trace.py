@@ -2,8 +2,8 @@
 
 Host time alone books the device's work on whoever waits for it first, and events on the stream cannot see a
 gap between two kernels of one phase. The driver's account (CUPTI) has every kernel and every copy with its
-times, and every call of the host into the driver. It costs the host some microseconds a call, so `Trace`
-speaks of shares of its own steps, and never of how fast the loop is.
+times, and every call of the host into the driver. It costs the host some microseconds an operation, which is
+taken off by what the loop's steps took before (`Trace.without_tracing`).
 """
 
 import json
@@ -31,6 +31,10 @@ _WAITS = (
 )  # fmt: skip
 _COPIES = ("cudaMemcpyAsync", "cudaMemcpy", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
 _ALLOCATES = ("cudaMalloc", "cudaFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap")
+_LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cudaMemsetAsync", "cudaMemcpyAsync")
+# Microseconds; a host that gives the device nothing for longer is about something else. Launching from Python
+# takes 25 to 60 a kernel under the trace in the mean, an optimizer's preparations some hundreds.
+_LONGEST_LAUNCH = 500.0
 _PINS = ("aten::pin_memory", "aten::_pin_memory")
 
 Event = Mapping[str, Any]
@@ -39,14 +43,14 @@ Wait = tuple[Span, Any]
 
 
 class Traced(Condition):
-    """The loop as it is, its own batches included, for a few steps."""
+    """The loop as it is, its own batches included, for a few steps; `plain` is what one took before."""
 
     warm = 1  # the driver's tracing takes its time to begin
     steps = 12
     most = 0.8
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[..., None], plain: float) -> None:
+        self._tell, self._plain = tell, plain
         self.trace: Trace | None = None
         self._profile: Any = None
         self._range: Any = None
@@ -110,11 +114,12 @@ class Traced(Condition):
             text = path.read_text(encoding="utf-8", errors="replace")
         events = json.loads(text, strict=False)["traceEvents"]
         self._profile = None
-        self.trace = summarize(events, steps)
-        if self.trace is None:
+        found = summarize(events, steps)
+        if found is None:
             self._tell("untraced", why="the profiler told of nothing on the device")
-        else:
-            self._tell("trace", **asdict(self.trace))
+            return
+        self.trace = found.without_tracing(self._plain)
+        self._tell("trace", **asdict(self.trace))
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -154,6 +159,10 @@ def summarize(events: Sequence[Event], steps: int) -> Trace | None:
     }
     waits, copy_waits = _waits(calls, copies)
     waits = _with_their_operations(waits, events)
+    held_up = sorted(
+        [span for span, _ in (*waits, *copy_waits)]
+        + [_span(event) for event in calls if event["name"] in _ALLOCATES]
+    )
     kernels = [_seconds(event) for event in events if event.get("cat") == "kernel"]
     to_device = [event for event in copies.values() if "HtoD" in event["name"]]
     each = 1e-6 / steps
@@ -177,6 +186,7 @@ def summarize(events: Sequence[Event], steps: int) -> Trace | None:
         * each,
         allocations=sum(event["name"] in _ALLOCATES for event in calls) / steps,
         allocating=_covered([_span(event) for event in calls if event["name"] in _ALLOCATES]) * each,
+        launching=_launching(calls, held_up, began) * each,
     )
 
 
@@ -241,6 +251,28 @@ def _gaps(waits: Iterable[Span], on_device: Sequence[Span]) -> float:
         at = bisect_left(starts, over)
         if at < len(starts) and (at == 0 or ends[at - 1] <= over):
             total += starts[at] - over
+    return total
+
+
+def _launching(calls: Iterable[Event], held_up: Sequence[Span], began: float) -> float:
+    """The host's time up to each launch since the one before; what held it up and long pauses apart.
+
+    Threads are not told apart: the one that goes backward launches while the one that called it waits.
+    """
+    total, since, at = 0.0, began, 0
+    for call in calls:
+        if not call["name"].startswith(_LAUNCHES):
+            continue
+        until = max(since, _span(call)[1])
+        while at < len(held_up) and held_up[at][1] <= since:
+            at += 1
+        inside: list[Span] = []
+        for start, end in held_up[at:]:
+            if start >= until:
+                break
+            inside.append((max(start, since), min(end, until)))
+        total += min(until - since - _covered(inside), _LONGEST_LAUNCH)
+        since = until
     return total
 
 
