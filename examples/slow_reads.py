@@ -1,12 +1,13 @@
 """A slow training script, as people write them: every sample opens its file anew.
 
-The data is made once, in a temporary folder: 12 shards of 256 radar-like patches, 128 x 128. Run it
-under `stoker run examples/slow_reads.py` and see where the step goes; then with `--keep-open`, which
-maps each file once, or with `--feed`, which leaves the reading to Stoker, and see the wait go.
+The data is made once, in a temporary folder: 4 shards of 256 radar-like patches, 128 x 128. Run it
+under `stoker run examples/slow_reads.py` and see where the step goes; let `stoker tune` find settings for it;
+or run it with `--keep-open`, which maps each file once, or `--feed`, which leaves the reading to Stoker.
 """
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,15 @@ from torch.utils.data import DataLoader, Dataset
 
 import stoker
 
-SHARDS, SAMPLES, SIDE = 12, 256, 128
+SHARDS, SAMPLES, SIDE, BATCH = 4, 256, 128, 8
 
 
 def make_data(folder: Path) -> None:
     """Log-amplitude speckle in shards, as a real set of patches lies on disk."""
     generator = np.random.default_rng(0)
     for number in range(SHARDS):
-        speckle = generator.gamma(4.0, 0.25, (SAMPLES, SIDE, SIDE))
-        np.save(folder / f"shard{number:02d}.npy", np.log(speckle).astype(np.float32))
+        speckle = generator.standard_gamma(4.0, (SAMPLES, SIDE, SIDE), dtype=np.float32)
+        np.save(folder / f"shard{number:02d}.npy", np.log(0.25 * speckle))
 
 
 class Patches(Dataset):
@@ -44,12 +45,17 @@ class Patches(Dataset):
 def make_loader(folder: Path, settings: argparse.Namespace) -> DataLoader:
     if settings.feed:
         source = stoker.NpySource(folder)
-        return stoker.Feed(source, batch_size=16, shuffle=True, device="cpu", transform=with_channel)
-    return DataLoader(Patches(folder, settings.keep_open), batch_size=16, shuffle=True)
+        return stoker.Feed(source, batch_size=BATCH, shuffle=True, device="cpu", transform=with_channel)
+    return DataLoader(Patches(folder, settings.keep_open), batch_size=BATCH, shuffle=True)
 
 
 def with_channel(batch: torch.Tensor) -> torch.Tensor:
     return batch.unsqueeze(1)
+
+
+def epochs(loader: DataLoader) -> Iterator[torch.Tensor]:
+    while True:
+        yield from loader
 
 
 def autoencoder() -> nn.Module:
@@ -68,23 +74,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep-open", action="store_true", help="map each file once")
     parser.add_argument("--feed", action="store_true", help="stoker.Feed in the DataLoader's place")
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=1000)
     settings = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # a model this small gains nothing by more
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
         loader = make_loader(Path(folder), settings)
         model = autoencoder()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for step, batch in enumerate(loader):
+        for step, batch in enumerate(epochs(loader)):
+            if step == settings.steps:
+                break
             loss = nn.functional.mse_loss(model(batch), batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if step % 20 == 0:
+            if step % 40 == 0:
                 print(f"step {step}: loss {loss.item():.4f}")
-            if step + 1 == settings.steps:
-                break
 
 
 if __name__ == "__main__":

@@ -196,6 +196,9 @@ def tune(
         Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tried; try nothing.")] = False,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Find loader workers and prefetch alone; writes no settings.")
+    ] = False,
     micro_batch: Annotated[
         bool, typer.Option("--micro-batch", help="Find the fastest micro-batch that fits instead.")
     ] = False,
@@ -212,8 +215,8 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
-    if lr and micro_batch:
-        raise UsageError("--lr and --micro-batch are a finder each: give one of them")
+    if lr + micro_batch + workers > 1:
+        raise UsageError("--workers, --micro-batch and --lr are a finder each: give one of them")
     if nproc > 1 and not micro_batch:
         raise UsageError(f"--nproc {nproc} is for --micro-batch: give that too")
     if micro_batch:
@@ -234,6 +237,9 @@ def tune(
         raise UsageError(f"--lr-range {lr_range} is for a sweep: give --lr too")
     from stoker.tune import command
 
+    if workers:
+        command.tune_workers(script or [], module=module, budget=budget, as_json=as_json)
+        return
     command.tune(
         script or [],
         module=module,

@@ -114,7 +114,8 @@ def test_two_hundred_trials_that_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
             )
             if mode in SAYS:
                 wrong += 1
-                assert (one.outcome, one.reason.split(":")[0]) == ("broken", SAYS[mode]), (mode, one)
+                assert one.outcome in ("broken", "guarded"), (mode, one)
+                assert one.reason.split(":")[0] == SAYS[mode], (mode, one)
         kept = str(found.settings.get("num_workers", 1))
         assert modes.get(kept, "run") == "run", found
         assert left_behind(temporary) == []

@@ -109,7 +109,7 @@ def test_what_cannot_run_is_a_result(tmp_path: Path) -> None:
     """Where 4 workers are killed, fewer are tried; nothing that did not run is returned."""
     found = tuned(lambda s: by_workers(s) if s.get("num_workers", 1) < 4 else "stopped", tmp_path / "it")
     assert found.settings == {"num_workers": 3}
-    assert [one.outcome for one in found.tried if one.candidate.name == "num_workers = 4"] == ["broken"]
+    assert [one.outcome for one in found.tried if one.candidate.name == "num_workers = 4"] == ["guarded"]
 
 
 def test_where_nothing_runs_faster_nothing_is_kept(tmp_path: Path) -> None:

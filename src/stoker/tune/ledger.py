@@ -19,12 +19,13 @@ from stoker.watch.record import write_whole
 
 
 class Ledger:
-    """One search's folder. Trials that were held before are found again, in their order."""
+    """One search's folder. Trials that were held before are found again, in order; `held`: those of now."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._before = list(self._read())
         self._made = len(self._before)
+        self.held = 0
 
     @classmethod
     def begin(cls, folder: Path, about: Mapping[str, Any]) -> "Ledger":
@@ -58,6 +59,7 @@ class Ledger:
         trial = how(folder)
         write_whole(folder / "trial.json", trial.to_json())
         self._made += 1
+        self.held += 1
         return trial
 
     def _read(self) -> Iterator[Trial]:

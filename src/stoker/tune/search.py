@@ -7,7 +7,7 @@ tried, and said so.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from stoker.changes import ALL, Kind
 from stoker.doctor.evidence import Evidence
@@ -26,6 +26,9 @@ _BUSY = 0.6
 _STARTUP = 0.02
 # Seconds of an epoch: what is held is read in the first, so that a trial has to go through one.
 _LONGEST_EPOCH = 60.0
+
+
+Finds = Literal["all", "workers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class Candidate:
 class Search:
     """Yields candidates; is told what came of each before the next.
 
+    `errors` says by how much predictions for a change were wrong so far; `finds` which changes are wanted.
+
     >>> for candidate in search.candidates():             # doctest: +SKIP
     ...     search.tell(candidate, was_faster)
     """
@@ -55,6 +60,8 @@ class Search:
     run: Evidence
     kinds: frozenset[Kind]
     lacking: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+    finds: Finds = "all"
     kept: dict[str, Any] = field(default_factory=dict)
     not_tried: list[str] = field(default_factory=list)
     _faster: dict[str, bool] = field(default_factory=dict)
@@ -67,6 +74,10 @@ class Search:
 
     def candidates(self) -> Iterator[Candidate]:
         """One after the other."""
+        if self.finds == "workers":
+            yield from self._workers()
+            yield from self._prefetch()
+            return
         for wanted in (
             self._threads,
             self._affinity,
@@ -112,7 +123,7 @@ class Search:
 
     def _workers(self) -> Iterator[Candidate]:
         if self.run.drawn is None or self.run.drawn.workers is None:
-            self.not_tried.append("num_workers: no DataLoader was drawn from")
+            self.not_tried.append("num_workers: the diagnosis saw no DataLoader being drawn from")
             return
         if "feed" in self.kept:
             self.not_tried.append("num_workers, prefetch_factor: samples are held, there is nothing to read")
@@ -254,7 +265,7 @@ class Search:
     def _predicted(self, change: str, value: Any) -> Interval | None:
         """Of this and what is kept, beside the script as it is."""
         together = [*(Change(change=c, value=v) for c, v in self.kept.items() if c != change)]
-        told = predict(self.run, [*together, Change(change=change, value=value)])
+        told = predict(self.run, [*together, Change(change=change, value=value)], self.errors)
         if told is None:
             return None
         rate = self.verdict.rate

@@ -18,15 +18,24 @@ def write(path: Path, tuned: Tuned, command: str, ledger: Path) -> None:
         + (f": {_interval(tuned)} times" if tuned.ratio is not None else ""),
         f"# Use them: stoker run --with {path.name} {command}. Undo them: remove this file.",
         "",
-        "[changes]",
+        *as_lines(tuned),
     ]
-    for name, value in tuned.settings.items():
-        one = next(one for one in tuned.tried if one.outcome == "kept" and one.candidate.change == name)
-        lines.append(f"# {one.reason}")
-        lines.append(f"{name} = {_toml(value)}")
     part = path.with_name(f".{path.name}.part")
     part.write_text("\n".join([*lines, *rest]) + "\n")
     part.replace(path)
+
+
+def as_lines(tuned: Tuned) -> list[str]:
+    """The changes that are kept, each with why."""
+    lines = ["[changes]"]
+    for name, value in tuned.settings.items():
+        one = next(
+            one
+            for one in tuned.tried
+            if one.outcome == "kept" and (one.candidate.change, one.candidate.value) == (name, value)
+        )
+        lines += [f"# {one.reason}", f"{name} = {_toml(value)}"]
+    return lines
 
 
 def _rest(path: Path) -> list[str]:

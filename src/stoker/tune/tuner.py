@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,21 +22,29 @@ _LEAST_SECONDS = 5.0
 Hold = Callable[[Mapping[str, Any], Path, float], Trial]
 TakeProbe = Callable[[Mapping[str, Any], int], Probe]
 # kept: faster beyond doubt, and of its kind. slower, or no faster. open: not told within its runs.
-# refused: faster, but graver than it says. broken: no run of it had a rate.
-Outcome = Literal["kept", "not faster", "open", "refused", "broken"]
+# refused: faster, but graver than it says. guarded: ended by a guard, for memory or for standing still.
+# broken: it failed by itself, before it had a rate.
+Outcome = Literal["kept", "not faster", "open", "refused", "guarded", "broken"]
+_GUARDED = ("stopped", "hung", "thrashed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A candidate and what came of it. `ratio`: to what was kept before it; `total`: to the script itself."""
+    """A candidate and what came of it. `ratio`: to what was kept before it; `total`: to the script itself.
+
+    `settings` are all that were in place: what was kept before, and the candidate. `counts` as a measurement
+    of what was predicted: the change was in effect, on a machine left to it.
+    """
 
     candidate: Candidate
+    settings: Mapping[str, Any]
     outcome: Outcome
     reason: str
     ratio: Ratio | None
     total: Ratio | None
     rate: float | None
     runs: int
+    counts: bool = True
     meaning: Meaning | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +83,11 @@ class Tuned:
 
 @dataclass
 class Tuner:
-    """Holds a search. `ceiling` is how much faster the script would be if it only computed."""
+    """Holds a search. `ceiling` is how much faster the script would be if it only computed.
+
+    `scored` is given each candidate of which something was run now: a search that is resumed is not to score
+    again what it finds in its ledger.
+    """
 
     search: Search
     ledger: Ledger
@@ -84,6 +96,7 @@ class Tuner:
     deadline: float
     ceiling: float | None
     tell: Callable[[str], None]
+    scored: Callable[[Tried], None] = lambda tried: None
     most_trials: int | None = None
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
@@ -104,8 +117,11 @@ class Tuner:
             if stop := self._enough():
                 stopped = stop
                 break
+            held = self.ledger.held
             one = self._try(candidate)
             self.tried.append(one)
+            if self.ledger.held > held:
+                self.scored(one)
             self.search.tell(candidate, faster=one.outcome == "kept")
         best = dict(self.search.kept)
         return Tuned(
@@ -130,9 +146,11 @@ class Tuner:
                 self._run(before)
             trial = self._run(after)
             if trial.rates is None and not self._rates(after):
-                return self._tried(candidate, "broken", f"{trial.outcome}: {trial.reason}", after, None)
+                ended: Outcome = "guarded" if trial.outcome in _GUARDED else "broken"
+                return self._tried(candidate, ended, f"{trial.outcome}: {trial.reason}", after, None)
             if alone := _left_alone(trial, candidate.change):
-                return self._tried(candidate, "not faster", alone, after, self._ratio(before, after))
+                one = self._tried(candidate, "not faster", alone, after, self._ratio(before, after))
+                return replace(one, counts=False)
             ratio = self._ratio(before, after)
             if ratio.says != "open" or self._left() < _LEAST_SECONDS:
                 break
@@ -153,15 +171,17 @@ class Tuner:
         ratio: Ratio | None,
         meaning: Meaning | None = None,
     ) -> Tried:
-        measured = bool(self._rates(settings))
+        measured = [trial.rates for trial in self.runs[_key(settings)] if trial.rates is not None]
         return Tried(
             candidate=candidate,
+            settings=dict(settings),
             outcome=outcome,
             reason=reason,
             ratio=ratio,
             total=self._ratio({}, settings) if measured else None,
             rate=self._rate(settings) if measured else None,
             runs=len(self.runs[_key(settings)]),
+            counts=any(not rates.disturbed for rates in measured),
             meaning=meaning,
         )
 

@@ -1,5 +1,6 @@
 """A search as text for a terminal."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -8,13 +9,16 @@ from rich.table import Table
 
 from stoker.doctor.examination import Diagnosis
 from stoker.tune.comparison import Ratio
+from stoker.tune.finding import Found
 from stoker.tune.search import Search
+from stoker.tune.settings_file import as_lines
 from stoker.tune.tuner import Tried, Tuned
 from stoker.watch.words import rate
 
 
-def show(tuned: Tuned, out: Path, ledger: Path, command: str, console: Console) -> None:
-    """Print it."""
+def show(found: Found, out: Path | None, report: Path, console: Console) -> None:
+    """Print it. `out` are the settings that were written, if some were."""
+    tuned, command = found.tuned, " ".join(found.command)
     console.print()
     if tuned.ratio is None:
         console.print(
@@ -28,13 +32,28 @@ def show(tuned: Tuned, out: Path, ledger: Path, command: str, console: Console) 
         )
     if tuned.tried:
         console.print(_table(tuned))
-    for line in tuned.not_tried:
+    for line in by_reason(tuned.not_tried):
         console.print(f"not tried: {escape(line)}", style="dim", highlight=False)
     console.print(f"stopped: {escape(tuned.stopped)}; {tuned.trials} runs", highlight=False)
-    if tuned.settings:
+    for note in found.diagnosis.notes:
+        console.print(f"the diagnosis: {escape(note)}", style="dim", highlight=False)
+    if out is not None:
         console.print(f"settings: {escape(str(out))}; use them: stoker run --with {escape(str(out))} "
                       f"{escape(command)}", highlight=False, soft_wrap=True)  # fmt: skip
-    console.print(f"trials: {escape(str(ledger))}", highlight=False, soft_wrap=True)
+    elif tuned.settings:
+        lines = [line for line in as_lines(tuned) if not line.startswith("#")]
+        console.print(f"to use in stoker.toml: {escape(' '.join(lines))}", highlight=False, soft_wrap=True)
+    console.print(f"trials: {escape(str(found.folder))}", highlight=False, soft_wrap=True)
+    console.print(f"report: {escape(str(report))}", highlight=False, soft_wrap=True)
+
+
+def by_reason(not_tried: Iterable[str]) -> list[str]:
+    """Changes that are not tried for the same reason, in one line."""
+    found: dict[str, list[str]] = {}
+    for line in dict.fromkeys(not_tried):
+        names, _, reason = line.partition(": ")
+        found.setdefault(reason, []).append(names)
+    return [f"{', '.join(names)}: {reason}" for reason, names in found.items()]
 
 
 def show_plan(search: Search, told: Diagnosis, console: Console) -> None:
@@ -47,7 +66,7 @@ def show_plan(search: Search, told: Diagnosis, console: Console) -> None:
         guess = candidate.predicted
         expected = f", predicted {guess.mid:.2f} times ({guess.low:.2f} to {guess.high:.2f})" if guess else ""
         console.print(f"  {escape(candidate.name)}: {escape(candidate.why)}{expected}", highlight=False)
-    for line in dict.fromkeys(search.not_tried):
+    for line in by_reason(search.not_tried):
         console.print(f"not tried: {escape(line)}", style="dim", highlight=False)
 
 
@@ -72,5 +91,5 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _outcome(one: Tried) -> str:
-    colour = {"kept": "green", "refused": "red", "broken": "red"}.get(one.outcome, "dim")
+    colour = {"kept": "green", "refused": "red", "guarded": "red", "broken": "red"}.get(one.outcome, "dim")
     return f"[{colour}]{one.outcome}[/]" + (f": {escape(one.reason)}" if one.reason else "")

@@ -1,14 +1,14 @@
 """From a diagnosis to its report: the record is read once more, for the picture over time."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.doctor.examination import Diagnosis
+from stoker.doctor.report.frame import put
 from stoker.doctor.report.markdown import text_of
 from stoker.doctor.report.page import document, fragment
 from stoker.doctor.report.series import Series, thin
-from stoker.errors import NotPermitted, UsageError
+from stoker.errors import UsageError
 from stoker.watch import Record, Step
 
 NAME = "report.html"
@@ -53,17 +53,7 @@ def write(diagnosis: Diagnosis, path: Path | None = None) -> Path:
     """Put the report there, whole or not at all; beside the record unless told otherwise."""
     place = diagnosis.record / NAME if path is None else path.absolute()
     text = markdown_of(diagnosis) if place.suffix == ".md" else html_of(diagnosis)
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(place)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise NotPermitted(
-            f"the report cannot be written to {place}: {error.strerror}; "
-            "name another place with --report PATH"
-        ) from error
-    return place
+    return put(place, text)
 
 
 def _series(diagnosis: Diagnosis, record: Record) -> Series | None:

@@ -5,46 +5,29 @@ The same content without the frame of a document is what a notebook shows.
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from stoker import __version__
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.finding import Cure
 from stoker.doctor.plan import Option, Step
-from stoker.doctor.report import pictures, proposal, story
+from stoker.doctor.report import frame, pictures, proposal, story
 from stoker.doctor.report.markup import Child, Html, tag
 from stoker.doctor.report.readings import readings
 from stoker.doctor.report.series import Series
-from stoker.doctor.report.story import Table
 from stoker.doctor.verdict import Named
 from stoker.watch.words import duration, percent, rate
-
-_STYLE = Path(__file__).with_name("page.css")
-# Nothing may be loaded, and nothing runs; what is inline is style alone.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def document(diagnosis: Diagnosis, about: Mapping[str, Any], series: Series | None) -> str:
     """A whole page. `about` is the record's `run.json`, `series` its steps over time."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("title", f"{diagnosis.verdict.cause}: {story.title(diagnosis)}"),
-        tag("style", Html("html { background: Canvas; } body { margin: 0; }")),
-    )
-    body = tag("body", fragment(diagnosis, about, series))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    title = f"{diagnosis.verdict.cause}: {story.title(diagnosis)}"
+    return frame.document(title, fragment(diagnosis, about, series))
 
 
 def fragment(diagnosis: Diagnosis, about: Mapping[str, Any], series: Series | None) -> Html:
     """The page's content with its style, for a page or a notebook's cell."""
-    return tag(
-        "div",
-        tag("style", Html(_STYLE.read_text())),
+    return frame.styled(
         _header(diagnosis, about),
         _verdict(diagnosis),
         _where(diagnosis, series),
@@ -57,7 +40,6 @@ def fragment(diagnosis: Diagnosis, about: Mapping[str, Any], series: Series | No
         _facts(diagnosis, about),
         _method(diagnosis),
         _footer(),
-        class_="stoker-report",
     )
 
 
@@ -69,19 +51,18 @@ def _header(diagnosis: Diagnosis, about: Mapping[str, Any]) -> Html:
 
 def _verdict(diagnosis: Diagnosis) -> Html:
     verdict = diagnosis.verdict
-    tiles = [
+    tiles: list[tuple[str | None, str]] = [
         (rate(story.now(diagnosis), "step"), f"now; a step takes {duration(story.step_seconds(diagnosis))}"),
         (percent(verdict.share) if verdict.named else None, f"of the step is lost to {verdict.cause}"),
         story.gain(diagnosis),
         (story.certainty(verdict.certainty), "how sure the doctor is, by its own rule"),
     ]
-    shown = [tag("div", tag("b", one), tag("span", what), class_="tile") for one, what in tiles if one]
     cures = verdict.named[0].cures if verdict.named else ()
     return tag(
         "section",
         tag("h1", story.sentence(diagnosis)),
         tag("p", tag("span", verdict.cause, class_="tag"), class_="soft"),
-        tag("div", shown, class_="tiles"),
+        frame.tiles(tiles),
         tag("p", tag("b", doubt)) if (doubt := story.caveat(diagnosis)) else None,
         tag("div", tag("b", "What to do"), tag("ul", [_cure(cure) for cure in cures]), class_="do")
         if cures
@@ -158,10 +139,10 @@ def _evidence(diagnosis: Diagnosis) -> Html:
         "section",
         tag("h2", "What speaks for it"),
         told,
-        (tag("h3", "How a batch is made"), tag("p", "Means of a batch.", class_="soft"), _pairs(making))
+        (tag("h3", "How a batch is made"), tag("p", "Means of a batch.", class_="soft"), frame.pairs(making))
         if making.rows
         else None,
-        (tag("h3", "What the experiments gave"), _pairs(given)) if given.rows else None,
+        (tag("h3", "What the experiments gave"), frame.pairs(given)) if given.rows else None,
     )
 
 
@@ -184,7 +165,7 @@ def _eliminated(diagnosis: Diagnosis) -> Html | None:
     table = story.eliminated(diagnosis)
     if not table.rows:
         return None
-    return tag("section", tag("h2", "What it is not"), _table(table))
+    return tag("section", tag("h2", "What it is not"), frame.table(table))
 
 
 def _untold(diagnosis: Diagnosis) -> Html | None:
@@ -196,8 +177,8 @@ def _untold(diagnosis: Diagnosis) -> Html | None:
         tag("h2", "What could not be told"),
         tag("p", "No verdict rests on these, for or against.", class_="soft"),
         tag("ul", [tag("li", note) for note in diagnosis.notes]) if diagnosis.notes else None,
-        _table(missing) if missing.rows else None,
-        _table(untold) if untold.rows else None,
+        frame.table(missing) if missing.rows else None,
+        frame.table(untold) if untold.rows else None,
     )
 
 
@@ -211,7 +192,7 @@ def _plan(diagnosis: Diagnosis) -> Html | None:
         tag("p", f"{_upper(plan.summary.rstrip('.'))}."),
         tag("p", "Rates and times of the options are predictions; nine in ten should lie in the interval.",
             class_="soft"),
-        _table(proposal.options(plan), "options") if plan.options else None,
+        frame.table(proposal.options(plan), "options") if plan.options else None,
         tag("ul", [tag("li", _upper(note)) for note in plan.notes]) if plan.notes else None,
         [_option(option) for option in plan.options if option.alike is None],
     )  # fmt: skip
@@ -246,8 +227,8 @@ def _budget(diagnosis: Diagnosis) -> Html | None:
         tag("h2", "Memory"),
         tag(
             "div",
-            tag("div", tag("h3", "On the card"), _pairs(proposal.vram(budget))),
-            tag("div", tag("h3", "On the host"), _pairs(proposal.ram(budget))),
+            tag("div", tag("h3", "On the card"), frame.pairs(proposal.vram(budget))),
+            tag("div", tag("h3", "On the host"), frame.pairs(proposal.ram(budget))),
             class_="grid",
         ),
     )
@@ -260,8 +241,8 @@ def _facts(diagnosis: Diagnosis, about: Mapping[str, Any]) -> Html:
         tag("h2", "Machine and script"),
         tag(
             "div",
-            tag("div", tag("h3", "This machine"), _pairs(story.facts(diagnosis, about))),
-            tag("div", tag("h3", "The script's loader"), _pairs(loader)) if loader.rows else None,
+            tag("div", tag("h3", "This machine"), frame.pairs(story.facts(diagnosis, about))),
+            tag("div", tag("h3", "The script's loader"), frame.pairs(loader)) if loader.rows else None,
             class_="grid",
         ),
     )
@@ -273,7 +254,7 @@ def _method(diagnosis: Diagnosis) -> Html:
         "section",
         tag("h2", "How this was found out"),
         tag("p", story.how_held(diagnosis)),
-        _table(table) if table.rows else None,
+        frame.table(table) if table.rows else None,
         tag("p", story.overhead(diagnosis)),
         tag("p", "The record: ", tag("code", str(diagnosis.record))),
     )
@@ -285,24 +266,6 @@ def _footer() -> Html:
         f"Made by Stoker {__version__}. Every figure was measured in this run or worked out from "
         "such figures, unless it is called a prediction; n/a was not measured.",
     )
-
-
-def _table(table: Table, kind: str = "") -> Html:
-    """The first column names the row; on a narrow screen a row's cells come below each other."""
-    named = table.columns
-    rows = [
-        tag("tr", tag("th", row[0]),
-            [tag("td", cell, data_name=name if len(row) > 3 and cell else None)
-             for name, cell in zip(named[1:], row[1:], strict=True)])
-        for row in table.rows
-    ]  # fmt: skip
-    head = tag("thead", tag("tr", [tag("th", name) for name in named]))
-    return tag("div", tag("table", head, tag("tbody", rows), class_=f"stack {kind}".strip()), class_="wide")
-
-
-def _pairs(table: Table) -> Html:
-    rows = [tag("tr", tag("th", name), tag("td", value)) for name, value in table.rows]
-    return tag("table", tag("tbody", rows), class_="pairs")
 
 
 def _upper(text: str) -> str:

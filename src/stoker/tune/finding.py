@@ -1,0 +1,139 @@
+"""A search from its beginning to its end: the diagnosis, the trials, and what was found, as a value."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.changes import Kind
+from stoker.doctor import calibration
+from stoker.doctor.examination import Diagnosis, examine
+from stoker.scratch import Guards
+from stoker.tune.ledger import Ledger
+from stoker.tune.meaning import Probe, take
+from stoker.tune.search import Finds, Search
+from stoker.tune.trial import Trial, hold
+from stoker.tune.tuner import Tried, Tuned, Tuner
+
+DEFAULT_BUDGET = 300.0
+# Of the budget, for the diagnosis before the search. Of a small one more: in 13 s it saw the loops of
+# two examples as they are, and nothing of their loaders.
+_DIAGNOSIS, _DIAGNOSIS_SECONDS, _DIAGNOSIS_MOST = 0.3, 25.0, 0.6
+# Of a trial after its first steps: three stretches take longer where steps do.
+_TRIAL_SECONDS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A search that was held: what it began with, what came of it, and its folder."""
+
+    command: tuple[str, ...]
+    diagnosis: Diagnosis
+    tuned: Tuned
+    folder: Path
+    seconds: float
+
+    @property
+    def ceiling(self) -> float | None:
+        """How much faster computing alone is than the script."""
+        return ceiling_of(self.diagnosis)
+
+
+def begin(
+    command: Sequence[str],
+    *,
+    home: Path,
+    budget: float,
+    kinds: frozenset[Kind],
+    finds: Finds = "all",
+    tell: Callable[[str], None],
+) -> tuple[Diagnosis, Search]:
+    """Diagnose a script, and say what is to be searched for; `home` is the `.stoker` that is written to."""
+    seconds = max(budget * _DIAGNOSIS, min(_DIAGNOSIS_SECONDS, budget * _DIAGNOSIS_MOST))
+    told = examine(command, folder=home / "doctor", budget=seconds, tell=tell)
+    errors = calibration.errors_of(calibration.read_scores(home / calibration.NAME))
+    return told, Search(verdict=told.verdict, run=told.evidence, kinds=kinds, errors=errors, finds=finds)
+
+
+def find(
+    command: Sequence[str],
+    *,
+    home: Path,
+    budget: float = DEFAULT_BUDGET,
+    kinds: frozenset[Kind] = frozenset({"same", "redraw"}),
+    finds: Finds = "all",
+    resume: Path | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Found:
+    """Hold a whole search. Its folder is a new one in `home`, or the one to resume."""
+    began = time.monotonic()
+    told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, tell=tell)
+    about = {"command": [*command], "budget": budget, "kinds": sorted(kinds), "diagnosis": str(told.record)}
+    ledger = (
+        Ledger.begin(home / "tune" / time.strftime("%Y%m%d-%H%M%S"), about)
+        if resume is None
+        else Ledger.resume(resume, about)
+    )
+    scores = home / calibration.NAME
+
+    def scored(one: Tried) -> None:
+        if (score := score_of(one, told.verdict.rate)) is not None:
+            calibration.keep(score, scores, values=one.settings)
+
+    tuned = Tuner(
+        search=search,
+        ledger=ledger,
+        hold=_hold(command),
+        probe=_probe(command),
+        deadline=began + budget,
+        ceiling=ceiling_of(told),
+        tell=tell,
+        scored=scored,
+    ).find()
+    return Found(
+        command=tuple(command),
+        diagnosis=told,
+        tuned=tuned,
+        folder=ledger.folder,
+        seconds=time.monotonic() - began,
+    )
+
+
+def score_of(tried: Tried, rate: float) -> calibration.Score | None:
+    """The prediction beside what was measured; None where one is missing, or does not count.
+
+    Both are ratios to the script as it is, times the `rate` that the diagnosis saw: what the machine did
+    otherwise between the diagnosis and the trial is no error of the model's.
+    """
+    predicted, total = tried.candidate.predicted, tried.total
+    if predicted is None or total is None or not tried.counts:
+        return None
+    return calibration.Score(
+        change="+".join(sorted(tried.settings)),
+        low=predicted.low * rate,
+        mid=predicted.mid * rate,
+        high=predicted.high * rate,
+        measured=total.mid * rate,
+    )
+
+
+def ceiling_of(told: Diagnosis) -> float | None:
+    """How much faster computing alone is than the script."""
+    compute = told.verdict.ceilings.get("compute")
+    return None if compute is None else compute / told.verdict.rate
+
+
+def _hold(command: Sequence[str]) -> Callable[[Mapping[str, Any], Path, float], Trial]:
+    def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
+        seconds = min(_TRIAL_SECONDS, max(1.0, left / 4))
+        return hold(command, settings, folder=folder, seconds=seconds, most=max(20.0, left), guards=Guards())
+
+    return held
+
+
+def _probe(command: Sequence[str]) -> Callable[[Mapping[str, Any], int], Probe]:
+    def probed(settings: Mapping[str, Any], seed: int) -> Probe:
+        return take(command, settings, seed=seed)
+
+    return probed
