@@ -24,7 +24,9 @@ def main(args):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for step in range(args.steps):
         tokens = torch.randint(32, (args.batch, args.length), device=args.device)
-        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), (tokens.cumsum(1) % 32).flatten())
+        sums = (tokens.cumsum(1) % 32).flatten()
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.half):
+            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), sums)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -39,6 +41,7 @@ if __name__ == "__main__":
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--half", action="store_true")
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--read-every", type=int, default=200)
     main(parser.parse_args())

@@ -19,6 +19,14 @@ class Masks(nn.Module):
         return self.last(self.body(torch.relu(self.first(scene))))
 
 
+def count(scores, bins=50):
+    """How many of the scores, from 0 to 1, lie in each bin."""
+    counts = [0] * (bins + 1)
+    for score in scores:
+        counts[int(score * bins)] += 1
+    return counts
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
@@ -26,27 +34,36 @@ def main():
     parser.add_argument("--depth", type=int, default=24)
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--figures", type=int, default=12, help="how many are read in each step")
+    parser.add_argument("--tiles", type=int, default=1, help="batches whose gradients make one step")
+    parser.add_argument("--half", action="store_true")
+    parser.add_argument(
+        "--figures", type=int, default=0, help="rows and columns of each guess that are counted"
+    )
     parser.add_argument("--figures-every", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20_000)
     args = parser.parse_args()
     torch.manual_seed(0)
-    scenes = torch.rand(256, 4, args.side, args.side, device=args.device)
-    clouds = (scenes[:, :1] > 0.5).float()
-    model = Masks(args.width, args.depth).to(args.device)
+    kind = torch.bfloat16 if args.half else torch.float32
+    shape = torch.channels_last if args.half else torch.contiguous_format
+    scenes = torch.rand(256, 4, args.side, args.side, device=args.device, dtype=kind)
+    clouds = (scenes[:, :1] > 0.5).to(kind)
+    scenes = scenes.to(memory_format=shape)
+    model = Masks(args.width, args.depth).to(args.device, kind).to(memory_format=shape)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
-    weights = [value for value in model.parameters() if value.dim() > 1]
+    counts = []
     for step in range(args.steps):
-        rows = torch.randint(256, (args.batch,), device=args.device)
-        guess = model(scenes[rows])
-        loss = nn.functional.binary_cross_entropy_with_logits(guess, clouds[rows])
         optimizer.zero_grad()
-        loss.backward()
-        if step % args.figures_every == 0:
-            sizes = [weights[k % len(weights)].grad.norm().item() for k in range(args.figures)]
+        for _ in range(args.tiles):
+            rows = torch.randint(256, (args.batch,), device=args.device)
+            guess = model(scenes[rows])
+            loss = nn.functional.binary_cross_entropy_with_logits(guess, clouds[rows])
+            loss.backward()
+            if args.figures and step % args.figures_every == 0:
+                seen = nn.functional.adaptive_avg_pool2d(guess.detach().sigmoid(), args.figures)
+                counts = count(seen.flatten().tolist())
         optimizer.step()
         if step % 200 == 0:
-            print(f"step {step} loss {loss.item():.4f} {max(sizes, default=0):.4f}", flush=True)
+            print(f"step {step} loss {loss.item():.4f} {max(counts, default=0)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main():
         nn.Conv2d(args.bands, 32, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(), nn.Linear(32, 12),
     ).to(args.device)  # fmt: skip
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     held = Held(6, args.batch, args.bands, args.pinned, args.pin_each)
     for step, cube in enumerate(held, 1):
         on_card = cube.to(args.device, non_blocking=args.pinned)

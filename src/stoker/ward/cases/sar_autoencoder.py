@@ -36,6 +36,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--card-gb", type=float, default=0.0, help="use no more of the card than this")
+    parser.add_argument("--half", action="store_true")
     parser.add_argument("--tidy", action="store_true")
     parser.add_argument("--steps", type=int, default=8000)
     args = parser.parse_args()
@@ -43,12 +44,14 @@ def main():
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(args.card_gb * 2**30 / whole)
     torch.manual_seed(42)
-    model = Autoencoder(args.base, args.blocks).to(args.device)
+    shape = torch.channels_last if args.half else torch.contiguous_format
+    model = Autoencoder(args.base, args.blocks).to(args.device).to(memory_format=shape)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     images = torch.rand(4 * args.batch, 1, args.side, args.side).to(args.device)
     for step in range(args.steps):
         batch = images[torch.randint(len(images), (args.batch,), device=args.device)]
-        loss = nn.functional.mse_loss(model(batch), batch)
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.half):
+            loss = nn.functional.mse_loss(model(batch), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -48,9 +48,13 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ahead", type=int, default=1)
+    parser.add_argument("--card-gb", type=float, default=0.0, help="use no more of the card than this")
     parser.add_argument("--patches", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=8)
     args = parser.parse_args()
+    if args.card_gb:
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(args.card_gb * 2**30 / whole)
     torch.manual_seed(0)
     loader = DataLoader(
         Patches(args.patches, args.shape), args.batch, shuffle=True, num_workers=args.workers,
