@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from stoker.errors import NoRoom, NotPackable
 from stoker.facts import host
 from stoker.feed.choice import KEPT_SHARE, Choice, Room, Wish, choose
+from stoker.feed.device_order import worked_out_on
 from stoker.feed.layout import Layout
 from stoker.feed.order import Shard
 from stoker.feed.prefetch import Prefetch
@@ -272,16 +273,23 @@ class Holding:
     def _gather(self, rows: Rows, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """All samples are held: one gather for a few batches, as far as they are small."""
         for together in self._together(shards):
-            places = bring([self._place(shard.samples) for shard in together], rows.device)
+            places = self._places_on(rows.device, together)
             few = self._count_few(together[0])
             for begin in range(0, len(together), few):
                 if self._rows is not rows:  # given back meanwhile, or moved
                     yield from self.batches(chain(together[begin:], shards))
                     return
                 some = together[begin : begin + few]
-                sizes = [len(shard.samples) for shard in some]
+                sizes = list(map(len, some))
                 chosen, places = places[: sum(sizes)], places[sum(sizes) :]
                 yield from self._streams.hand(some, rows.get_each(chosen, sizes))
+
+    def _places_on(self, device: torch.device, shards: list[Shard]) -> torch.Tensor:
+        """The rows of these shards' samples, on the device: worked out there, or brought."""
+        numbers = worked_out_on(device, shards) if self._numbers is None else None
+        if numbers is None:
+            numbers = bring([self._place(shard.samples) for shard in shards], device)
+        return numbers
 
     def _gather_ahead(self, bus: Bus | StagedBus, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """All samples are held in RAM: some are on their way over the bus while those before are in use."""
@@ -325,7 +333,7 @@ class Holding:
         if self._device.type != "cuda":
             return 1
         assert self._layout is not None
-        size = Rows.bytes_needed(self._layout, len(shard.samples))
+        size = Rows.bytes_needed(self._layout, len(shard))
         return max(1, min(_FEW, _FEW_BYTES // max(1, size)))
 
     def _read(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Any]]:

@@ -7,9 +7,8 @@ are the same on every tier; and a world size only says how each is cut.
 """
 
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import SupportsIndex
 
@@ -30,12 +29,63 @@ _AT_ONCE = 16_384
 _FIRST_AT_ONCE = 512
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Shard:
-    """One rank's part of a global batch. The last `repeats` samples are another's, or its own, again."""
+class Run:
+    """Shards of consecutive steps, worked out together when the first of them is asked for its samples.
 
-    samples: NDArray[np.int64]
-    repeats: int = 0
+    Sample j of shard i stands at position `first + i * apart + j` of the epoch. Where the numbers there are
+    all that makes the samples, `shuffle` has the length and the key of the permutation: then a device may
+    work them out by itself.
+    """
+
+    def __init__(
+        self,
+        work_out: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        *,
+        first: int,
+        shape: tuple[int, int],
+        apart: int,
+        shuffle: tuple[int, int] | None,
+    ) -> None:
+        self.first, self.shape, self.apart, self.shuffle = first, shape, apart, shuffle
+        self._work_out = work_out
+
+    @cached_property
+    def samples(self) -> NDArray[np.int64]:
+        """A row for each shard."""
+        count, each = self.shape
+        begin = self.first + np.arange(count, dtype=np.int64) * self.apart
+        positions = begin[:, None] + np.arange(each, dtype=np.int64)
+        return self._work_out(positions.ravel()).reshape(self.shape)
+
+
+class Shard:
+    """One rank's part of a global batch. The last `repeats` samples are another's, or its own, again.
+
+    As one `row` of a `run` it is not worked out before its samples are asked for.
+    """
+
+    __slots__ = ("_samples", "repeats", "row", "run")
+
+    def __init__(
+        self,
+        samples: NDArray[np.int64] | None = None,
+        repeats: int = 0,
+        *,
+        run: Run | None = None,
+        row: int = 0,
+    ) -> None:
+        self._samples, self.repeats, self.run, self.row = samples, repeats, run, row
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.run is None else self.run.shape[1]
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """Their numbers."""
+        if self._samples is None:
+            assert self.run is not None
+            self._samples = self.run.samples[self.row]
+        return self._samples
 
     @property
     def own(self) -> NDArray[np.int64]:
@@ -253,14 +303,18 @@ class Order:
         self, epoch: int, steps: range, rank: int, each: int, padding: bool, offset: int
     ) -> Iterator[Shard]:
         whole = min(steps.stop, (self.size - offset) // self.batch_size)
-        first, at_once = steps.start, _FIRST_AT_ONCE
-        within = np.arange(rank * each, (rank + 1) * each, dtype=np.int64)
-        while first < whole:
-            some = np.arange(first, min(first + max(1, at_once // each), whole), dtype=np.int64)
-            first, at_once = first + len(some), min(2 * at_once, _AT_ONCE)
-            positions = (offset + some * self.batch_size)[:, None] + within
-            for row in self._samples(epoch, positions.ravel()).reshape(positions.shape):
-                yield Shard(samples=row)
+        step, at_once = steps.start, _FIRST_AT_ONCE
+        while step < whole:
+            count = min(max(1, at_once // each), whole - step)
+            run = Run(
+                partial(self._samples, epoch),
+                first=offset + step * self.batch_size + rank * each,
+                shape=(count, each),
+                apart=self.batch_size,
+                shuffle=self._plain_shuffle(epoch),
+            )
+            step, at_once = step + count, min(2 * at_once, _AT_ONCE)
+            yield from (Shard(run=run, row=row) for row in range(count))
         if steps and steps.stop > whole:
             batch = self.batch(epoch, steps.stop - 1, offset)
             yield _cut(batch, rank, self.batch_size // each, padding)
@@ -277,6 +331,12 @@ class Order:
         if self.shuffle == "blocks":
             return self._taken(self._block_shuffle(epoch).permute(positions))
         return self._taken(positions)
+
+    def _plain_shuffle(self, epoch: int) -> tuple[int, int] | None:
+        """Length and key of the permutation whose numbers are the samples; None where more makes them."""
+        if self.shuffle != "full" or self._cumulative is not None or self._subset is not None:
+            return None
+        return None if self._is_limited else (self.size, key(self.seed, "full", _epoch(epoch)))
 
     def _block_shuffle(self, epoch: int) -> BlockShuffle:
         return _one_block_shuffle(self.size, self.block_size, self.group_size, self.seed, _epoch(epoch))

@@ -47,6 +47,13 @@ def invert(numbers: NDArray[np.int64], n: int, key: int) -> NDArray[np.int64]:
     return _walk(_Network.backward, numbers, n, key)
 
 
+def table_of(n: int) -> tuple[int, int, int]:
+    """The table for n numbers, rows and columns, and the rounds that they take."""
+    rows = math.isqrt(n - 1) + 1
+    rows += rows % 2  # shifts of two odd sides make even permutations only
+    return rows, -(-n // rows), _ROUNDS_OF_FEW if n < _FEW else _ROUNDS
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Network:
     """A table of at least n cells, and a key for each round; or the round's shifts, where they are few."""
@@ -96,11 +103,7 @@ class _Network:
 def _network(n: int, key: int) -> _Network:
     if not 1 <= n <= LONGEST:
         raise UsageError(f"{n} numbers cannot be permuted: there must be 1 to 2**62")
-    # An even side: shifts of two odd sides make even permutations only.
-    rows = math.isqrt(n - 1) + 1
-    rows += rows % 2
-    rounds = _ROUNDS_OF_FEW if n < _FEW else _ROUNDS
-    columns = -(-n // rows)
+    rows, columns, rounds = table_of(n)
     keys = tuple(bits(key, np.arange(rounds, dtype=np.uint64)).tolist())
     shifts: Words | None = None
     if rows <= _TABLE_LINES:
