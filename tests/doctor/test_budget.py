@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.doctor.budget import Budget, Ram, Vram, draw_budget, fit, most_workers, ram_with
-from stoker.doctor.device import Others
+from stoker.doctor.budget import Budget, Ram, Vram, draw_budget, most_workers, ram_with
+from stoker.doctor.device import Allocator, Others
 from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.experiments.resize import more_sizes
 from stoker.doctor.fits import Question, answer, parse
+from stoker.doctor.peaks import fit
 from stoker.doctor.sizes import Sizes, read_sizes
 from stoker.errors import UsageError
 
@@ -182,3 +184,29 @@ def test_a_size_given_twice_is_refused() -> None:
     """The second would win in silence."""
     with pytest.raises(UsageError, match="twice"):
         parse("batch=1,batch=2")
+
+
+# Of a shallow network on an H200: segments of the allocator are a good part of such small peaks.
+SMALL = [(64, 301989888), (32, 184549376), (16, 127926272), (128, 499122176)]
+
+
+def test_more_sizes_are_run_where_the_line_does_not_hold_and_they_surely_fit() -> None:
+    """One in the widest gap and one above; none where it holds, none that may be too large for the card."""
+    assert more_sizes(SMALL, 140 << 30) == (96, 256)
+    assert more_sizes(SMALL, 1 << 30) == (96,)
+    assert more_sizes([(8, 100 << 20), (16, 180 << 20), (32, 340 << 20)], 140 << 30) == ()
+    assert more_sizes([(1, 113246208), (2, 220200960), (4, 419430400)], 140 << 30) == (3, 8)
+
+
+def test_a_loop_without_a_loader_still_has_its_own_peak_beside_the_card() -> None:
+    """By the allocator's counters: what the script takes and what is left, if not how it grows."""
+    others = Others(total=140 << 30, bytes=3 << 20, busy=0.0)
+    allocator = Allocator(retries=0, device_allocs=0.0, reserved_peak=1 << 30)
+    process = {"on_gpu": True, "context_bytes": 600 << 20}
+    vram = draw_budget(
+        Evidence(step=0.01, shares={}, others=others, allocator=allocator, process=process)
+    ).vram
+    assert vram.peak == (1 << 30) + (600 << 20)
+    assert vram.free == (140 << 30) - (3 << 20)
+    assert vram.largest is None
+    assert vram.why == "no batch of another size was run"

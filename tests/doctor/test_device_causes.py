@@ -262,3 +262,31 @@ def test_the_ceiling_after_a_cure_within_computing_is_above_the_old_one() -> Non
     named = reach(run).named[0]
     assert named.cause == "slow-precision"
     assert named.ceiling_after == pytest.approx(1 / 0.003, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("run", "cures"),
+    [
+        (on_gpu(trace=COPYING, copied=MOVED), ["pin_memory"]),
+        (on_gpu(trace=traced(busy=0.003, host=0.0098, pinning=0.006, pinned_bytes=5e7)), ["pin_once"]),
+        (on_gpu(others=replace(ALONE, bytes=2 * GIB, busy=0.97)), ["other_card"]),
+        (on_gpu(process={"parameters": {"float64": 100}, "on_gpu": True}), ["dtype"]),
+        (
+            on_gpu(
+                allocator=Allocator(retries=0, device_allocs=9.0, empty_cache=1.0, empty_cache_line="t.py:9"),
+                variants={"as it is": 0.010, "kept_cache": 0.0045},
+            ),
+            ["keep_cache"],
+        ),
+        (
+            on_gpu(
+                trace=traced(allocations=30.0, allocating=0.005),
+                allocator=Allocator(retries=0, device_allocs=9.0, empty_cache=0.0),
+            ),
+            ["allocator"],
+        ),
+    ],
+)
+def test_only_cures_of_what_was_seen_are_offered(run: Evidence, cures: list[str]) -> None:
+    """Memory that is not pinned is not cured by pinning once, nor an emptied cache by another allocator."""
+    assert [cure.change for cure in reach(run).named[0].cures] == cures

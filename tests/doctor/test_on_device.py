@@ -277,5 +277,5 @@ def test_a_diagnosis_on_a_card_has_all_its_parts(tmp_path: Path) -> None:
     assert "trace" not in told["not_measured"], told["not_measured"]
     assert "resize" not in told["not_measured"], told["not_measured"]
     assert told["device"]["trace"]["kernels"] > 5
-    assert [point["samples"] for point in told["device"]["resized"]] == [64, 32, 16, 128]
+    assert [point["samples"] for point in told["device"]["resized"]][:4] == [64, 32, 16, 128]
     assert all(point["peak"] > 0 for point in told["device"]["resized"])

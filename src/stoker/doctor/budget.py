@@ -1,18 +1,15 @@
 """The memory budget: what a run needs, from measured peaks, beside what is free. Pure; unmeasured is None.
 
-VRAM is a line: fixed + per sample, through the peaks at the smallest and the largest size that ran, and
-checked at every other one. A batch of 1 is no point of it: kernels and workspaces differ there. RAM is the
-loop's own, each worker's private memory, and the batches that lie in queues.
+VRAM is a line: fixed + per sample, through peaks of sizes that ran (`peaks.py`). RAM is the loop's own, each
+worker's private memory, and the batches that lie in queues.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.doctor.evidence import Evidence
+from stoker.doctor.peaks import fit
 
-# By how much the line may miss a size that it was not made from.
-_CLOSE = 0.03
 # Of the card, kept free: what fragments, and what a longer sample takes.
 _HEADROOM = 0.05
 
@@ -94,16 +91,15 @@ def draw_budget(run: Evidence) -> Budget:
 
 def _vram(run: Evidence) -> Vram:
     points = [(samples, peak) for samples, _, peak in run.resized if peak]
-    if not points:
-        return Vram(why="no peak of the card's memory was measured")
     context = run.process.get("context_bytes")
     total = None if run.others is None else run.others.total
     others = None if run.others is None else run.others.bytes
-    free = None if total is None or others is None else total - others
     own = None if run.drawn is None else run.drawn.batch_size
-    line = fit(points)
+    free = None if total is None or others is None else total - others
     around = context or 0
     peak = next((peak for samples, peak in points if samples == own), None)
+    if peak is None and run.allocator is not None:
+        peak = run.allocator.reserved_peak
     found = Vram(
         peak=None if peak is None else peak + around,
         context=context,
@@ -111,6 +107,10 @@ def _vram(run: Evidence) -> Vram:
         total=total,
         free=free,
     )
+    if not points:
+        why = "no batch of another size was run" if peak else "no peak of the card's memory was measured"
+        return replace(found, why=why)
+    line = fit(points)
     if line.fixed is None or line.per_sample is None:
         return replace(found, asks=line.asks, why=line.why)
     found = replace(
@@ -122,67 +122,6 @@ def _vram(run: Evidence) -> Vram:
         why=line.why,
     )
     return found if free is None else replace(found, largest=largest_batch(found, free))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """Peaks by samples: a straight line, how far it missed, and what to run before it may be trusted."""
-
-    fixed: int | None = None
-    per_sample: int | None = None
-    error: float | None = None
-    asks: tuple[int, ...] = ()
-    why: str | None = None
-
-    @property
-    def holds(self) -> bool:
-        """Whether it was checked, and was close."""
-        return self.error is not None and self.error <= _CLOSE
-
-
-def fit(points: Sequence[tuple[int, int]]) -> Line:
-    """A line through peaks (samples, bytes): by the smallest and the largest size, checked by those between.
-
-    Batches of 1 are left out. With two sizes it is not checked, and a third is asked for; where it misses
-    one by more than 3%, the upper sizes alone are tried, and then more sizes are asked for.
-    """
-    known = sorted({samples: peak for samples, peak in points if samples > 1}.items())
-    if len(known) < 2:
-        sizes = [samples for samples, _ in known] or [2]
-        return Line(asks=(2 * sizes[0], 4 * sizes[0]), why=f"{len(known)} sizes above 1 make no line")
-    if len(known) == 2:
-        fixed, each, _ = _through(known)
-        return Line(
-            fixed=fixed, per_sample=each, asks=_between(known), why="the line was checked at no third size"
-        )
-    for first in range(len(known) - 2):  # small sizes may have workspaces of their own
-        fixed, each, error = _through(known[first:])
-        if error <= _CLOSE and each >= 0:
-            return Line(fixed=fixed, per_sample=each, error=error)
-    fixed, each, error = _through(known)
-    return Line(
-        fixed=fixed,
-        per_sample=each,
-        error=error,
-        asks=_between(known),
-        why=f"the line misses a size that ran by {error:.1%}: more sizes are needed",
-    )
-
-
-def _through(known: Sequence[tuple[int, int]]) -> tuple[int, int, float]:
-    (low, least), (high, most) = known[0], known[-1]
-    each = (most - least) / (high - low)
-    fixed = least - each * low
-    missed = [abs(fixed + each * samples - peak) / peak for samples, peak in known[1:-1]]
-    return round(fixed), round(each), max(missed, default=0.0)
-
-
-def _between(known: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """A size in the widest gap, and one above."""
-    sizes = [samples for samples, _ in known]
-    gap = max(range(len(sizes) - 1), key=lambda at: sizes[at + 1] - sizes[at])
-    middle = (sizes[gap] + sizes[gap + 1]) // 2
-    return (middle, 2 * sizes[-1]) if middle not in sizes else (2 * sizes[-1],)
 
 
 def vram_for(vram: Vram, batch: int) -> int | None:

@@ -16,6 +16,7 @@ from stoker.doctor.calibration import errors_of, read_scores
 from stoker.doctor.ending import read_ending
 from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.experiments.alone import look
+from stoker.doctor.experiments.memory import without_advice
 from stoker.doctor.method import Stretch, stretches
 from stoker.doctor.one_thread import try_one_thread, variables
 from stoker.doctor.other_workers import LEAST_SECONDS, try_workers
@@ -65,7 +66,7 @@ class Diagnosis:
     def rates(self) -> dict[str, float | None]:
         """Steps a second: as a progress bar shows it, by the median step; and over wall time, stalls too."""
         run = self.evidence
-        return {"burst": None if not run.typical else 1 / run.typical, "sustained": 1 / run.step}
+        return {"burst": None if not run.typical else 1 / run.typical, "sustained": 1 / run.step or None}
 
     def planned(self, home: Path, *, steps: int | None = None) -> "Diagnosis":
         """With its plan and its budget, by the scores kept in a `.stoker`; for a run of so many steps."""
@@ -137,7 +138,11 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
         together, record = _read_ranks(command, result, own, world, host, {})
         return _of_ranks(command, result, together, record, began)
     record = _record(folder / name, result, command)
-    known: dict[str, Any] = {"ending": read_ending(result, _kills_since(host)), "cards": cards}
+    known: dict[str, Any] = {
+        "ending": read_ending(result, _kills_since(host)),
+        "cards": cards,
+        "missing": _not_held(result),
+    }
     evidence = read(record, result.messages, host, known)
     if evidence is None:
         raise DiagnosisFailed(_why_nothing(result, command))
@@ -147,7 +152,7 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
         left = budget - (time.monotonic() - began)
         more = _joined(more, attempt(hold, folder, name, evidence, left, tell))
     if more:
-        evidence = read(record, result.messages, host, {**known, **more}) or evidence
+        evidence = read(record, result.messages, host, _joined(known, more)) or evidence
     evidence = run_smaller(hold, name, evidence, lambda: budget - (time.monotonic() - began), tell)
     return Diagnosis(
         verdict=reach(evidence),
@@ -245,6 +250,13 @@ def _host() -> Mapping[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
+def _not_held(result: Result) -> dict[str, str]:
+    """Why the loop was not replayed or drained, where the run itself has said so."""
+    told = {message.kind: message.body for message in result.messages}
+    why = told.get("finished", {}).get("why")
+    return {name: str(why) for name in ("replay", "drain") if name not in told} if why else {}
+
+
 def _kills_since(host: Mapping[str, Any]) -> int | None:
     """Processes of this memory group that the kernel has killed since those facts; None where not counted."""
     before, now = host.get("oom_kills"), facts.host.read().oom_kills
@@ -298,6 +310,7 @@ def _notes(result: Result) -> tuple[str, ...]:
     if not any(message.kind == "finished" for message in result.messages):
         why = result.reason.strip().splitlines() or [""]
         told = why[0] if len(why) == 1 else f"{why[0]} … {why[-1] or why[-2]}"  # not the trace between
+        told = without_advice(told)
         notes.append(f"the script ended before the experiments did ({result.outcome}: {told})")
     if result.shield is not None and result.shield.kind != "full":
         notes.append(f"the write shield is partial: {result.shield.reason}")

@@ -121,7 +121,7 @@ class Plan:
         """The plan as `stoker doctor --json` prints it."""
         return {
             "summary": self.summary,
-            "rate": self.rate,
+            "rate": self.rate or None,
             "epoch": self.epoch,
             "total": self.total,
             "options": [option.to_json() for option in self.options],

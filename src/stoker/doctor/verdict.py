@@ -66,7 +66,7 @@ class Verdict:
             "eliminated": [{"cause": cause, "by": by} for cause, by in self.eliminated.items()],
             "untold": list(self.untold),
             "ceilings": dict(self.ceilings),
-            "rate": self.rate,
+            "rate": self.rate or None,  # of a run without a step there is none
         }
 
 

@@ -28,7 +28,8 @@ def judge(run: Evidence) -> Judgement:
     if calls is None:
         return None
     told = f"{calls:.3g} allocations by the driver a step"
-    if allocator is not None and allocator.empty_cache:
+    emptied = allocator is not None and bool(allocator.empty_cache)
+    if allocator is not None and emptied:
         told += (
             f", torch.cuda.empty_cache() called {allocator.empty_cache:.2g} times"
             f" ({allocator.empty_cache_line})"
@@ -46,4 +47,5 @@ def judge(run: Evidence) -> Judgement:
         return None
     if share < ALARM:
         return RuledOut(by=f"{told}; {how}")
-    return Found(share=share, certainty=0.95, computes=True, evidence=(told, how))
+    cures = CURES[:1] if emptied else CURES[1:]
+    return Found(share=share, certainty=0.95, computes=True, evidence=(told, how), cures=cures)

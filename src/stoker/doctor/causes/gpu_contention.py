@@ -38,6 +38,7 @@ def judge(run: Evidence) -> Judgement:
                 f"{held}, and the script failed for want of memory with {own} of its own",
                 *_who(others),
             ),
+            cures=CURES if (others.busy or 0.0) < _BUSY else CURES[1:],
         )
     if others.busy is None:
         return None
@@ -48,6 +49,7 @@ def judge(run: Evidence) -> Judgement:
         certainty=0.95 * (1 - run.lost),  # of no matter while the loop waits for something else
         evidence=(f"the card was busy {percent(others.busy)} of the time before the script started",
                   held, *_who(others)),
+        cures=CURES[1:],
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ def judge(run: Evidence) -> Judgement:
                 f"the loop pins memory in every step, {percent(pinning)} of it: that hurts",
                 *_ways(run),
             ),
+            cures=CURES[1:],
         )
     total = trace.pageable_bytes + trace.pinned_bytes
     if total < _LEAST_BYTES:
@@ -56,7 +57,7 @@ def judge(run: Evidence) -> Judgement:
     told = f"a step moves {size(round(trace.pageable_bytes))} to the device from memory that is not pinned"
     if share < ALARM:
         return RuledOut(by=f"{told}, and pinning would save {percent(share)} of it")
-    return Found(share=share, certainty=0.9, computes=True, evidence=(told, *_ways(run)))
+    return Found(share=share, certainty=0.9, computes=True, evidence=(told, *_ways(run)), cures=CURES[:1])
 
 
 def _ways(run: Evidence) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ def judge(run: Evidence) -> Judgement:
             share=None,
             certainty=0.9 * (1 - run.lost),  # of no matter while the loop waits for something else
             evidence=(f"{percent(double)} of the parameters are float64",),
+            cures=CURES[:1],
         )
     told = f"{percent(double)} of the parameters are float64"
     if not run.on_gpu:
@@ -59,4 +60,4 @@ def judge(run: Evidence) -> Judgement:
     told = f"a step takes {duration(own)}; with {times}"
     if share < ALARM:
         return RuledOut(by=told)
-    return Found(share=share, certainty=0.85, computes=True, evidence=(told,))
+    return Found(share=share, certainty=0.85, computes=True, evidence=(told,), cures=CURES[1:])

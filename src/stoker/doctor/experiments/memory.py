@@ -11,6 +11,7 @@ import torch
 
 _ASKED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
 _REFUSED = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+_ADVICE = "If reserved but unallocated memory is large"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -36,6 +37,11 @@ def bytes_asked(text: str) -> int | None:
     return None if found is None else round(float(found[1]) * _UNITS[found[2]])
 
 
+def without_advice(text: str) -> str:
+    """An out-of-memory error without torch's advice on fragments, and where to read on about it."""
+    return text.split(_ADVICE)[0].strip()
+
+
 def tell_of_overflow(tell: Callable[..., None], loaders: Callable[[], list[dict[str, Any]]]) -> None:
     """Have it told when the script dies because the card's memory is used up.
 
@@ -54,7 +60,7 @@ def tell_of_overflow(tell: Callable[..., None], loaders: Callable[[], list[dict[
                 asked=bytes_asked(str(error)),
                 reserved=torch.cuda.max_memory_reserved(device),
                 allowed=None if fraction is None else round(total * fraction(device)),
-                text=str(error).splitlines()[0],
+                text=without_advice(str(error).splitlines()[0]),
                 loaders=loaders(),
                 **about_device(device),
             )

@@ -1,11 +1,12 @@
 """The loop with batches of other sizes: held ones, cut or repeated along their first dimension.
 
-Whether a step grows with its batch, and how the memory does. A size that raises is a missing point, and the
-last one: an exception has gone through the loop by then, so the run ends there (`Raised`), before a line of
-the script's own `except` runs and with all memory that the exception keeps.
+Whether a step grows with its batch, and how the memory does; more are tried where that is not yet a line that
+holds. A size that raises is a missing point, and the last: an exception has gone through the loop by then,
+so the run ends there (`Raised`), before a line of the script's own `except` runs and with all memory that the
+exception keeps.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +15,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stoker.doctor.experiments.condition import Condition
 from stoker.doctor.held import RING, Held
+from stoker.doctor.peaks import fit
 from stoker.watch.hooks import count_samples
 
 Tell = Callable[..., None]
+# Of the card, by the largest size that ran and as if all of its memory grew with it.
+_SURELY = 0.5
 
 
 def sizes_for(samples: int) -> tuple[int, ...]:
@@ -54,7 +58,8 @@ class Resized(Condition):
     most = 0.6
 
     def __init__(self, held: Held, samples: int, tell: Tell, device: int | None) -> None:
-        self._samples, self._tell, self._device = samples, tell, device
+        self.samples, self.peak = samples, 0
+        self._tell, self._device = tell, device
         self.held = Held()
         for _ in range(RING):
             self.held.keep(resized(held.next(), samples))
@@ -68,7 +73,8 @@ class Resized(Condition):
     def tell(self, seconds: float, steps: int) -> None:
         """Tell the point."""
         peak = torch.cuda.max_memory_reserved(self._device) if torch.cuda.is_initialized() else None
-        self._tell("resized", samples=self._samples, seconds=seconds, peak=peak)
+        self.peak = peak or 0
+        self._tell("resized", samples=self.samples, seconds=seconds, peak=peak)
 
 
 def sizes(
@@ -80,9 +86,23 @@ def sizes(
     if not samples or resized(batch, samples) is None:
         tell("unresized", why="the batch's tensors are not rows of samples")
         return
+    points: list[tuple[int, int]] = []
     with Raised(end):
         for size in sizes_for(samples):
-            yield Resized(held, size, tell, device)
+            yield (tried := Resized(held, size, tell, device))
+            points.append((tried.samples, tried.peak))
+        if all(peak for _, peak in points):
+            for size in more_sizes(points, torch.cuda.mem_get_info(device)[1]):
+                yield Resized(held, size, tell, device)
+
+
+def more_sizes(points: Sequence[tuple[int, int]], total: int) -> tuple[int, ...]:
+    """Sizes that peaks (samples, bytes) still need to make a line that holds, as far as they surely fit."""
+    line = fit(points)
+    if line.holds:
+        return ()
+    samples, most = max(points)
+    return tuple(size for size in line.asks if size / samples * most < _SURELY * total)
 
 
 class Raised:
