@@ -109,6 +109,13 @@ class Images(nn.Module):
         return scores
 
 
+def stateful_loader() -> Any:
+    """Imported here: after changes are in place, as a script would."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader
+
+
 def train(job: dict[str, Any]) -> dict[str, Any]:
     """A few epochs; what was read, by whom, and the losses."""
     torch.manual_seed(0)
@@ -121,7 +128,13 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         given = {"sampler": DrawnOneByOne(rows)}
     if job.get("hole"):
         plain.hole, given = True, {"sampler": SubsetRandomSampler(range(1, 96))}
-    loader = DataLoader(rows, batch_size=job.get("batch", 8), **given, **job.get("loader", {}))
+    kind: Any = stateful_loader() if job.get("stateful") else DataLoader
+    loader = kind(rows, batch_size=job.get("batch", 8), **given, **job.get("loader", {}))
+    if job.get("resumed"):
+        loader.load_state_dict(loader.state_dict())
+    if job.get("sets_backends"):
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
     held_out = DataLoader(Rows(random=False), batch_size=32)
     dense = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))
     model = Images() if job.get("images") else dense
@@ -159,6 +172,10 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     found["weights"] = [float(p.detach().double().sum()) for p in model.parameters()]
     found["seen"] = getattr(model, "seen", [])[-1:]
     found["fused"] = optimizer.param_groups[0].get("fused")
+    segments = torch.cuda.memory_snapshot() if device == "cuda" else []
+    found["expandable"] = any(one.get("is_expandable") for one in segments)
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    found["backends"] = [precision, cudnn.allow_tf32, cudnn.benchmark]
     found["compiled"] = getattr(model, "_compiled_call_impl", None) is not None
     return found
 

@@ -13,6 +13,8 @@ from stoker.errors import UsageError
 
 HERE = Path(__file__).parent
 WORKERS = {"num_workers": 2}
+# Losses so small that none overflows as it is scaled, and each update is clipped.
+SMALL = {"images": True, "weight": 0.01, "clip": 0.01}
 JOBS: dict[str, dict[str, Any]] = {
     "plain": {"changes": {}},
     "workers": {"changes": {"num_workers": 2, "prefetch_factor": 1}},
@@ -34,6 +36,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "fused": {"changes": {"fused_optimizer": True}, "optimizer": "AdamW"},
     "not fused": {"changes": {}, "optimizer": "AdamW"},
     "frozen": {"changes": {"gc_freeze": True}},
+    "backends": {"changes": {"tf32": True, "cudnn_benchmark": True}, "sets_backends": True, "epochs": 1},
+    "backends as they are": {"changes": {}, "sets_backends": True, "epochs": 1},
+    "fp16, whole": {"changes": {"autocast": "fp16"}, **SMALL},
+    "fp16, in parts": {"changes": {"autocast": "fp16", "micro_batch": 3}, **SMALL},
+    "in parts, fp16": {"changes": {"micro_batch": 3, "autocast": "fp16"}, **SMALL},
 }
 
 
@@ -124,6 +131,21 @@ def test_scaled_losses_train_as_unscaled_ones(runs: dict[str, Any]) -> None:
     assert runs["fp16"]["losses"] != runs["images, clipped"]["losses"]
 
 
+@pytest.mark.parametrize("name", ["fp16, in parts", "in parts, fp16"])
+def test_scaled_losses_of_parts_train_as_those_of_batches(runs: dict[str, Any], name: str) -> None:
+    """Whichever is named first: all parts are unscaled together, once, and then clipped."""
+    assert runs[name]["weights"] == pytest.approx(runs["fp16, whole"]["weights"], rel=0, abs=1e-4)
+    assert runs[name]["norm"] == pytest.approx(runs["fp16, whole"]["norm"], rel=0.01)
+    assert runs[name]["norm"] > 0.01
+    assert "24 batches of up to 8 samples in parts of up to 3" in " ".join(runs[name]["told"])
+
+
+def test_backends_are_set_over_what_a_script_sets(runs: dict[str, Any]) -> None:
+    """Scripts do so while they begin, which is after changes are put in place."""
+    assert runs["backends as they are"]["backends"] == ["highest", False, False]
+    assert runs["backends"]["backends"] == ["high", True, True]
+
+
 def test_steps_whose_gradients_overflow_are_left_out(runs: dict[str, Any]) -> None:
     """Weights stay finite: no step of infinities is made."""
     assert all(abs(weight) < 1e6 for weight in runs["fp16, overflow"]["weights"])
@@ -180,10 +202,12 @@ def test_every_change_is_in_the_catalogue() -> None:
     parts = {
         "__init__",
         "applied",
+        "backends",
         "catalogue",
         "change",
         "division",
         "held",
+        "loader_classes",
         "loaders",
         "models",
         "parts",

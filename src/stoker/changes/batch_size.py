@@ -7,12 +7,13 @@ keep theirs. A loader whose batches are its batch_sampler's or its dataset's is 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import IterableDataset, SequentialSampler
 
 from stoker.changes.change import Change, Whole
+from stoker.changes.loader_classes import put_into_each
 from stoker.errors import UsageError
 
 
@@ -33,7 +34,11 @@ def on_change(listener: Callable[[float], None]) -> None:
 
 
 def _apply(value: int) -> None:
-    init = DataLoader.__init__
+    put_into_each(partial(_put, value))
+
+
+def _put(value: int, kind: Any) -> None:
+    init = kind.__init__
     signature = inspect.signature(init)
 
     @wraps(init)
@@ -48,7 +53,7 @@ def _apply(value: int) -> None:
                 listener(value / had)
         init(*given.args, **given.kwargs)
 
-    DataLoader.__init__ = __init__  # type: ignore[method-assign]
+    kind.__init__ = __init__
 
 
 def _trains(asked: dict[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.data import _utils as torch_data
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.changes.change import Change, Choice
+from stoker.changes.loader_classes import is_stateful, put_into_each
 from stoker.changes.loaders import note
 from stoker.errors import NotPackable, StokerError
 from stoker.feed.held_loader import TIERS, HeldLoader, is_reader
@@ -58,7 +59,11 @@ def _apply(value: str) -> None:
     _tier.wanted = value
     if installed:
         return
-    make: Callable[..., Any] = DataLoader._get_iterator
+    put_into_each(_put)
+
+
+def _put(kind: Any) -> None:
+    make: Callable[..., Any] = kind._get_iterator
 
     @wraps(make)
     def _get_iterator(self: Any) -> Any:
@@ -68,7 +73,7 @@ def _apply(value: str) -> None:
                 return HeldIterator(self, held)
         return make(self)
 
-    DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign]
+    kind._get_iterator = _get_iterator
 
 
 def _held_for(loader: Any) -> _Held:
@@ -93,6 +98,8 @@ def _held_for(loader: Any) -> _Held:
     _tier.made += 1
     assert _tier.wanted is not None
     try:
+        if is_stateful(loader):
+            raise NotPackable("a StatefulDataLoader's place, which it saves, is that of its own iterator")
         held.samples = HeldLoader(loader, _tier.wanted, cache=_cache(), number=_tier.made)
         # Told when the script is over: a tier is moved once the model's need is known.
         note(loader, before={"feed": None}, after={"feed": _Where(held.samples)})
@@ -140,8 +147,6 @@ class HeldIterator(torch_dataloader._BaseDataLoaderIter):
         self._begin()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if not getattr(loader, "_stoker_had", {}).get("persistent_workers", True):
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)  # see `loaders`
         super()._reset(loader, first_iter)
         self._begin()
 

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 from stoker.changes.division import Indivisible, divide
+from stoker.changes.loader_classes import put_into_each
 from stoker.changes.parts import Parts
 
 # They count the batches that they draw, or draw one ahead, and have a setting of their own.
@@ -31,7 +32,7 @@ def install(most: int) -> None:
     """Have loaders hand out parts of at most so many samples from now on."""
     global _parts
     _parts = parts = Parts(most)
-    _divide_batches(parts)
+    put_into_each(partial(_divide_batches, parts))
     _weigh_losses(parts)
     _hold_optimizers(parts)
     _hold_schedulers(parts)
@@ -80,8 +81,8 @@ class PartedIterator:
         return getattr(self._inner, name)
 
 
-def _divide_batches(parts: Parts) -> None:
-    begin = DataLoader.__iter__
+def _divide_batches(parts: Parts, kind: Any) -> None:
+    begin = kind.__iter__
 
     @wraps(begin)
     def __iter__(self: Any) -> Any:  # noqa: N807
@@ -91,7 +92,7 @@ def _divide_batches(parts: Parts) -> None:
         _refuse_uneven_ranks(parts, self)
         return PartedIterator(begin(self), self.batch_size, parts)
 
-    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+    kind.__iter__ = __iter__
 
 
 def _refuse_trainers(parts: Parts) -> None:

@@ -12,9 +12,9 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
-from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler
 
+from stoker.changes.loader_classes import is_stateful, put_into_each
 from stoker.feed.held_loader import is_reader
 
 # torch's own, where none is given.
@@ -81,30 +81,29 @@ def _install() -> None:
     if _wanted.installed:
         return
     _wanted.installed = True
-    begin = DataLoader.__iter__
-    reset = torch_dataloader._MultiProcessingDataLoaderIter._reset
+    put_into_each(_put)
+
+
+def _put(kind: Any) -> None:
+    begin = kind.__iter__
 
     @wraps(begin)
     def __iter__(self: Any) -> Any:  # noqa: N807
         if torch.is_grad_enabled() and not hasattr(self, "_stoker_had") and not is_reader(self.dataset):
             _alter(self)
+        anew = not getattr(self, "_stoker_had", {}).get("persistent_workers", True)
+        if anew and self.persistent_workers and self._iterator is not None:
+            # An iterator that is made anew draws its seed; without that draw all that follow would differ.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         return begin(self)
 
-    @wraps(reset)
-    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter and not getattr(loader, "_stoker_had", {}).get("persistent_workers", True):
-            # An iterator that is made anew draws its seed; without that draw all that follow would differ.
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        reset(self, loader, first_iter)
-
-    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
-    torch_dataloader._MultiProcessingDataLoaderIter._reset = _reset  # type: ignore[method-assign]
+    kind.__iter__ = __iter__
 
 
 def _alter(loader: Any) -> None:
     """Give it what is wanted. Some of its settings refuse to be set, hence its fields."""
     fields, settings = vars(loader), dict(_wanted.settings)
-    left = None
+    left = _keep_place(loader, settings)
     if isinstance(loader.dataset, IterableDataset) and "num_workers" in settings:
         # Each worker would go through all of it, unless the dataset shares itself out: only its author knows.
         left = "num_workers: an IterableDataset decides itself what each worker reads"
@@ -135,6 +134,27 @@ def _alter(loader: Any) -> None:
         after={name: now[name] for name in changed},
         left=left,
     )
+
+
+def _keep_place(loader: Any, settings: dict[str, Any]) -> str | None:
+    """Take out what would move a StatefulDataLoader to other samples; why, where there is such.
+
+    Its samplers draw once more an epoch where it has workers (seen with torchdata 0.11).
+    """
+    if not is_stateful(loader):
+        return None
+    reasons = {}
+    workers = settings.get("num_workers", loader.num_workers)
+    if loader.next_iter_state is not None and workers != loader.num_workers:
+        reasons["num_workers"] = "it goes on from a state, which is of as many workers as it had"
+    elif not isinstance(loader.sampler, (SequentialSampler, DistributedSampler)):
+        if bool(workers) != bool(loader.num_workers):
+            reasons["num_workers"] = "a StatefulDataLoader with workers shuffles otherwise than one without"
+        if settings.get("persistent_workers", loader.persistent_workers) != loader.persistent_workers:
+            reasons["persistent_workers"] = "a StatefulDataLoader whose workers live on shuffles otherwise"
+    for name in reasons:
+        del settings[name]
+    return "; left alone: ".join(f"{name}: {why}" for name, why in reasons.items()) or None
 
 
 class InWorker:

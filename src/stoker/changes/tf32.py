@@ -1,7 +1,10 @@
 """float32 products by TensorFloat-32 on the cards that have it: 10 bits of mantissa in place of 23."""
 
+from functools import partial
+
 import torch
 
+from stoker.changes.backends import put_over
 from stoker.changes.change import Change, Switch
 
 
@@ -11,7 +14,7 @@ def _lacks(value: bool) -> str | None:
     return None if torch.cuda.is_tf32_supported() else "this card has no TF32"
 
 
-def _apply(value: bool) -> None:
+def _set(value: bool) -> None:
     torch.set_float32_matmul_precision("high" if value else "highest")
     torch.backends.cudnn.allow_tf32 = value
 
@@ -22,7 +25,7 @@ CHANGE = Change(
     text="TF32 for float32 products and convolutions",
     kind="numerics",
     values=Switch(),
-    apply=_apply,
+    apply=lambda value: put_over(partial(_set, value)),
     lacks=_lacks,
     backfires="what needs more than three digits of a product (solvers, long sums) may no longer converge",
 )
