@@ -1,6 +1,7 @@
 """The verbs, thin: parse, call, print. What they do lives in the packages they call."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -217,8 +218,12 @@ def tune(
     """Try one change at a time on a training script, and keep what is proved."""
     if lr + micro_batch + workers > 1:
         raise UsageError("--workers, --micro-batch and --lr are a finder each: give one of them")
+    from stoker.tune.ranks import refusal, refuse_launched
+
+    if refuse_launched(os.environ):
+        return
     if nproc > 1 and not micro_batch:
-        raise UsageError(f"--nproc {nproc} is for --micro-batch: give that too")
+        raise refusal(f"--nproc {nproc} was given to stoker tune", nproc)
     if micro_batch:
         from stoker.tune import micro_command
 

@@ -101,7 +101,7 @@ def test_numerics_are_nearly_the_same(runs: dict[str, Any], name: str, beside: s
     """The same samples in the same order, and weights that differ by rounding."""
     assert runs[name]["ids"] == runs[beside]["ids"]
     assert runs[name]["weights"] == pytest.approx(runs[beside]["weights"], rel=0.02, abs=0.02)
-    assert runs[name].get("norm") == pytest.approx(runs[beside].get("norm"), rel=0.05)
+    assert runs[name].get("norm", 0.0) == pytest.approx(runs[beside].get("norm", 0.0), rel=0.05)
 
 
 def test_each_takes_effect(runs: dict[str, Any]) -> None:

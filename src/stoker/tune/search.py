@@ -85,6 +85,7 @@ class Search:
             self._startup,
             self._prefetch,
             self._pinning,
+            self._memory,
         ):
             yield from wanted()
         yield from self._numerics()
@@ -103,6 +104,9 @@ class Search:
 
     def _feed(self) -> Iterator[Candidate]:
         causes = [one.cause for one in self.verdict.named if any(cure.change == "feed" for cure in one.cures)]
+        tiers: tuple[str, ...] = ("vram", "ram")
+        if not causes and self.run.drawn is not None and self._named("pageable-copy"):
+            causes, tiers = ["pageable-copy"], ("vram",)  # from where nothing is copied any more
         if not causes:
             if self.run.lost >= ALARM:
                 self.not_tried.append("feed: it cures none of the causes that were found")
@@ -115,7 +119,7 @@ class Search:
                 '[changes] feed = "ram", or "disk" for a set that does not fit into memory'
             )
             return
-        for tier in ("vram", "ram"):
+        for tier in tiers:
             if tier == "ram" or ALL["feed"].lacks(tier) is None:
                 yield from self._each("feed", (tier,), f"{causes[0]}: samples that were read once are held")
             if "feed" in self.kept:
@@ -167,8 +171,19 @@ class Search:
 
     def _pinning(self) -> Iterator[Candidate]:
         pinned = self.run.drawn.pinned if self.run.drawn is not None else None
-        if pinned is not None and self._named("pageable-copy"):
+        if self.kept.get("feed") == "vram":
+            self.not_tried.append("pin_memory: samples are on the device, there is nothing to copy")
+        elif pinned is not None and self._named("pageable-copy"):
             yield from self._each("pin_memory", (not pinned,), "copies to the device take long")
+
+    def _memory(self) -> Iterator[Candidate]:
+        if self._named("allocator-churn"):
+            yield from self._each("allocator", ("expandable_segments",), "memory is taken and given back")
+        batch = self.run.drawn.batch_size if self.run.drawn is not None else None
+        if self._named("vram-overflow") and batch is not None and batch > 1:
+            ran = sorted({samples for samples, _, _ in self.run.resized if samples < batch}, reverse=True)
+            sizes = ran[:2] or [size for size in (batch // 2, batch // 4) if size]
+            yield from self._each("micro_batch", sizes, "a part of a batch at a time needs less memory")
 
     def _numerics(self) -> Iterator[Candidate]:
         if self.run.lost >= ALARM and not self.kept:
@@ -181,6 +196,8 @@ class Search:
         yield from self._each("fused_optimizer", (True,), why)
         yield from self._each("cudnn_benchmark", (True,), why)
         yield from self._each("compile", ("default",), why)
+        if self._named("tiny-batch"):
+            yield from self._each("compile", ("reduce-overhead",), "launching is what takes long")
 
     # --- how values are gone through ------------------------------------------------------------------------
 

@@ -108,10 +108,13 @@ class Tuner:
             self._run({})
         if not self._rates({}):
             last = self.runs[_key({})][-1]
-            raise TrialFailed(
-                f"the script could not be measured as it is ({last.outcome}: {last.reason}). What to do: "
-                "run it as it stands first, or give it longer with --budget SECONDS"
-            )
+            cure = "run it as it stands first, or give it longer with --budget SECONDS"
+            if last.outcome == "thrashed" or "OutOfMemory" in last.reason:
+                cure = (
+                    "memory is what limits it: find a part of the batch that fits, stoker tune --micro-batch"
+                )
+            told = f"the script could not be measured as it is ({last.outcome}: {last.reason})"
+            raise TrialFailed(f"{told}. What to do: {cure}")
         stopped = "nothing more is worth trying"
         for candidate in self.search.candidates():
             if stop := self._enough():
