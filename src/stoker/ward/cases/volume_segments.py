@@ -48,6 +48,7 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ahead", type=int, default=1)
+    parser.add_argument("--adamw", action="store_true")
     parser.add_argument("--card-gb", type=float, default=0.0, help="use no more of the card than this")
     parser.add_argument("--patches", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=8)
@@ -61,7 +62,10 @@ def main():
         prefetch_factor=args.ahead if args.workers else None, pin_memory=args.device == "cuda",
     )  # fmt: skip
     model = UNet(args.width).to(args.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.99, nesterov=True)
+    if args.adamw:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.99, nesterov=True)
     for epoch in range(args.epochs):
         for step, (patch, segments) in enumerate(loader):
             patch = patch.to(args.device, non_blocking=True)
