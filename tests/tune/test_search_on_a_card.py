@@ -1,13 +1,18 @@
 """The search on a card: what copies, memory and launching have it try. Facts are given in."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from test_search import PLAIN, by_workers, tuned
 
 from stoker.changes import ALL, Change, Kind
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.verdict import Named, Verdict, reach
+from stoker.errors import TrialFailed
+from stoker.tune.meaning import Probe
 from stoker.tune.search import Search
 
 RUN = Evidence(
@@ -81,3 +86,17 @@ def test_launching_is_recorded_where_batches_are_tiny() -> None:
     """After the compiler's own choice."""
     found = tried(search("tiny-batch", RUN, ("same", "numerics")))
     assert found[-2:] == [("compile", "default"), ("compile", "reduce-overhead")]
+
+
+def test_what_cannot_be_checked_is_refused(tmp_path: Path) -> None:
+    """A probe that fails, as one that is compiled for too long does, ends no search."""
+
+    def probe(settings: Mapping[str, Any], seed: int) -> Probe:
+        if settings:
+            raise TrialFailed("the first 40 steps could not be looked at (timed-out)")
+        return PLAIN
+
+    found = tuned(by_workers, tmp_path / "it", probe=probe)
+    assert found.settings == {}
+    assert {one.outcome for one in found.tried if one.rate and one.rate > 1000} == {"refused"}
+    assert "not checked: the first 40 steps could not be looked at" in found.tried[0].reason

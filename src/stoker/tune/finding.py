@@ -12,6 +12,7 @@ from stoker.doctor.examination import Diagnosis, examine
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
+from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
 from stoker.tune.trial import Trial, hold
 from stoker.tune.tuner import Tried, Tuned, Tuner
@@ -52,6 +53,7 @@ def begin(
     """Diagnose a script, and say what is to be searched for; `home` is the `.stoker` that is written to."""
     seconds = max(budget * _DIAGNOSIS, min(_DIAGNOSIS_SECONDS, budget * _DIAGNOSIS_MOST))
     told = examine(command, folder=home / "doctor", budget=seconds, tell=tell)
+    refuse_spawned(1 if told.evidence.together is None else told.evidence.together.ranks)
     errors = calibration.errors_of(calibration.read_scores(home / calibration.NAME))
     return told, Search(verdict=told.verdict, run=told.evidence, kinds=kinds, errors=errors, finds=finds)
 

@@ -160,7 +160,10 @@ class Tuner:
         assert ratio is not None
         if ratio.says != "faster":
             return self._tried(candidate, ratio.says, "", after, ratio)
-        meaning = self._check(candidate, after)
+        try:
+            meaning = self._check(candidate, after)
+        except TrialFailed as error:  # compiled anew, say, for longer than a probe may take
+            return self._tried(candidate, "refused", f"not checked: {error}", after, ratio)
         if not meaning.holds:
             return self._tried(candidate, "refused", meaning.by, after, ratio, meaning)
         return self._tried(candidate, "kept", meaning.by, after, ratio, meaning)
