@@ -1,6 +1,7 @@
 """The memory budget: lines through measured peaks, workers that fit, and what was not measured."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.doctor.budget import Budget, Ram, Vram, draw_budget, most_workers, ram_with
-from stoker.doctor.device import Allocator, Others
+from stoker.doctor.device import Allocator, Others, Overflow, SizePoint
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.experiments.resize import more_sizes
 from stoker.doctor.fits import Question, answer, parse
@@ -196,6 +197,18 @@ def test_more_sizes_are_run_where_the_line_does_not_hold_and_they_surely_fit() -
     assert more_sizes(SMALL, 1 << 30) == (96,)
     assert more_sizes([(8, 100 << 20), (16, 180 << 20), (32, 340 << 20)], 140 << 30) == ()
     assert more_sizes([(1, 113246208), (2, 220200960), (4, 419430400)], 140 << 30) == (3, 8)
+
+
+def test_a_script_that_may_use_a_part_of_the_card_has_no_more_than_that() -> None:
+    """It died at 16 where 18 GB were allowed: the largest that fits is not counted by the whole card."""
+    gb = 10**9
+    sizes = tuple(SizePoint(samples, 0.1, gb // 10 + samples * 19 * gb // 10) for samples in (4, 2, 8))
+    died = Overflow(asked=gb, reserved=17 * gb, allowed=18 * gb, text="CUDA out of memory.", samples=16)
+    others = Others(total=150 * gb, bytes=0, busy=0.0)
+    run = Evidence(step=inf, shares={}, others=others, overflow=died, resized=sizes)
+    vram = draw_budget(run).vram
+    assert vram.free == 18 * gb
+    assert vram.largest == 8
 
 
 def test_a_loop_without_a_loader_still_has_its_own_peak_beside_the_card() -> None:

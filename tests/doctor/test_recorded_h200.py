@@ -1,12 +1,13 @@
 """Loops as an H200 told of them, judged again: the driver's account, and what a step took without tracing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stoker.doctor.causes import host_sync, pageable_copy, tiny_batch, vram_overflow
 from stoker.doctor.device import Copied, Others, Overflow, SizePoint, Trace
-from stoker.doctor.evidence import Evidence
+from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Found, RuledOut
 from stoker.doctor.verdict import reach
 
@@ -111,6 +112,14 @@ def test_a_script_that_dies_of_its_own_need_has_nobody_else_to_blame() -> None:
     assert isinstance(found, Found)
     assert found.certainty > 0.9
     assert not any("3.2 MiB" in line for line in found.evidence)
+
+
+def test_a_run_that_died_before_a_step_rules_nothing_out_by_its_steps() -> None:
+    """Nothing was seen of how long it waits, or how long its workers take to start."""
+    loader = LoaderFacts(name="loader", workers=1, batch_size=16)
+    verdict = reach(replace(died(), drawn=loader))
+    assert {"too-few-workers", "worker-startup"} <= set(verdict.untold)
+    assert verdict.to_json()["rate"] is None
 
 
 def test_another_process_that_leaves_too_little_is_to_blame() -> None:

@@ -96,6 +96,8 @@ def _vram(run: Evidence) -> Vram:
     others = None if run.others is None else run.others.bytes
     own = None if run.drawn is None else run.drawn.batch_size
     free = None if total is None or others is None else total - others
+    if free is not None and run.overflow is not None and run.overflow.allowed is not None:
+        free = min(free, run.overflow.allowed)  # a script may be kept to a part of the card
     around = context or 0
     peak = next((peak for samples, peak in points if samples == own), None)
     if peak is None and run.allocator is not None:

@@ -1,5 +1,7 @@
 """More workers would make batches faster, and cores and storage would let them."""
 
+from math import isfinite
+
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
@@ -22,6 +24,8 @@ def judge(run: Evidence) -> Judgement:
         return None
     if not run.workers:
         return RuledOut(by="there are no workers to add to")
+    if not isfinite(run.step):
+        return None  # it died before a step
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.loader is None or run.loader_with is None:

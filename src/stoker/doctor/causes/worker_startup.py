@@ -1,5 +1,7 @@
 """Workers are started, and the dataset is sent to them, at the beginning of every epoch."""
 
+from math import isfinite
+
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure, Found, Judgement, RuledOut
 from stoker.watch.words import percent
@@ -21,6 +23,8 @@ def judge(run: Evidence) -> Judgement:
         return None
     if not run.workers:
         return RuledOut(by="no worker processes are started")
+    if not isfinite(run.step):
+        return None  # it died before a step
     if run.startup < _LEAST:
         return RuledOut(by=f"loaders starting up are {percent(run.startup)} of the time")
     if run.drawn.epochs < 2 or run.drawn.persistent:
