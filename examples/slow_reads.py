@@ -1,6 +1,6 @@
 """A slow training script, as people write them: every sample opens its file anew.
 
-The data is made once, in a temporary folder: 4 shards of 256 radar-like patches, 128 x 128. Run it
+The data is made once, in a temporary folder: 4 shards of 512 radar-like patches, 64 x 64. Run it
 under `stoker run examples/slow_reads.py` and see where the step goes; let `stoker tune` find settings for it;
 or run it with `--keep-open`, which maps each file once, or `--feed`, which leaves the reading to Stoker.
 """
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import stoker
 
-SHARDS, SAMPLES, SIDE, BATCH = 4, 256, 128, 8
+SHARDS, SAMPLES, SIDE, BATCH = 4, 512, 64, 8
 
 
 def make_data(folder: Path) -> None:

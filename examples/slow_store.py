@@ -1,6 +1,6 @@
 """A slow training script, as people write them: each photo is an object in a store far away.
 
-The store is a process of its own that answers over HTTP on this machine, 20 ms late, as one in another region
+The store is a process of its own that answers over HTTP on this machine, 5 ms late, as one in another city
 does. Run it under `stoker doctor examples/slow_store.py`; then `stoker tune` it, or give it `--workers 8`.
 """
 
@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 PHOTOS, SIDE, CLASSES = 2000, 48, 10
-DELAY_SECONDS = 0.02
+DELAY_SECONDS = 0.005
 
 
 class Store(http.server.BaseHTTPRequestHandler):

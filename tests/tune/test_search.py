@@ -12,12 +12,13 @@ from stoker.changes import Kind
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.verdict import reach
 from stoker.errors import TrialFailed, UsageError
+from stoker.tune.finding import score_of
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe
-from stoker.tune.search import Search
+from stoker.tune.search import Candidate, Search
 from stoker.tune.stretches import Rates
 from stoker.tune.trial import Outcome, Trial
-from stoker.tune.tuner import Tuned, Tuner
+from stoker.tune.tuner import Tried, Tuned, Tuner
 
 ABOUT = {"command": ["train.py"]}
 PLAIN = Probe(ids=[[0, 1]], batches=[7], losses=[1.0])
@@ -50,6 +51,7 @@ def tuned(
     ceiling: float | None = None,
     held: list[Mapping[str, Any]] | None = None,
     told: tuple[str, ...] = (),
+    scored: Callable[[Tried], None] = lambda tried: None,
 ) -> Tuned:
     """A search over a machine that is only a function of the settings: a rate, or how a trial ends."""
     about = Ledger.resume if folder.exists() else Ledger.begin
@@ -83,6 +85,7 @@ def tuned(
         deadline=time.monotonic() + seconds,
         ceiling=ceiling,
         tell=lambda text: None,
+        scored=scored,
     ).find()
 
 
@@ -232,3 +235,51 @@ def test_a_change_that_was_left_alone_is_said(tmp_path: Path) -> None:
     found = tuned(lambda s: 900.0 if s else 800.0, tmp_path / "it", wanted=wanted, told=told)
     (one,) = [one for one in found.tried if one.candidate.change == "feed"]
     assert (one.outcome, one.reason, one.runs) == ("not faster", "left alone: feed: a sample is random", 1)
+    assert score_of(one, 25.0) is None
+
+
+def test_each_trial_scores_the_model_once(tmp_path: Path) -> None:
+    """By the ratios predicted and measured, in steps a second; not again when it is resumed."""
+    scores = []
+
+    def scored(one: Tried) -> None:
+        scores.append(score_of(one, 25.0))
+
+    tuned(by_workers, tmp_path / "it", scored=scored)
+    first = [one for one in scores if one is not None]
+    assert first
+    assert first[0].change == "num_workers"
+    by_six = [one for one in first if one.measured == pytest.approx(6 * 25.0, rel=0.02)]
+    assert by_six
+    assert all(one.low < one.mid < one.high for one in first)
+    number = len(scores)
+    tuned(by_workers, tmp_path / "it", scored=scored)
+    assert len(scores) == number
+
+
+def test_what_earlier_scores_were_off_by_widens_what_is_predicted() -> None:
+    """The interval is the calibrated one."""
+    plain = next(search().candidates()).predicted
+    off = Search(verdict=reach(STARVED), run=STARVED, kinds=frozenset({"same"}), errors={"num_workers": 1.5})
+    wide = next(off.candidates()).predicted
+    assert plain is not None
+    assert wide is not None
+    assert wide.mid == plain.mid
+    assert wide.high > 2 * plain.high
+
+
+def test_workers_and_prefetch_can_be_searched_alone() -> None:
+    """Nothing else is tried, and nothing said of it; what cannot help is said."""
+    only = Search(verdict=reach(STARVED), run=STARVED, kinds=frozenset({"same"}), finds="workers")
+    assert {one.change for one in only.candidates()} == {"num_workers", "prefetch_factor"}
+    assert only.not_tried == []
+    idle = replace(STARVED, shares={**STARVED.shares, "wait": 0.01, "forward": 0.84})
+    none = Search(verdict=reach(idle), run=idle, kinds=frozenset({"same"}), finds="workers")
+    assert list(none.candidates()) == []
+    assert none.not_tried == ["num_workers: 1% of the step is lost to waiting for batches"]
+
+
+def test_a_candidate_is_named_as_the_settings_write_it() -> None:
+    """Words in double quotes, switches in small letters."""
+    named = [Candidate(change="it", value=value, why="").name for value in ("ram", True, 4)]
+    assert named == ['it = "ram"', "it = true", "it = 4"]

@@ -128,7 +128,7 @@ def ceiling_of(told: Diagnosis) -> float | None:
 
 def _hold(command: Sequence[str]) -> Callable[[Mapping[str, Any], Path, float], Trial]:
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
-        seconds = min(_TRIAL_SECONDS, max(1.0, left / 4))
+        seconds = min(_TRIAL_SECONDS, max(1.0, left / 8))
         return hold(command, settings, folder=folder, seconds=seconds, most=max(20.0, left), guards=Guards())
 
     return held

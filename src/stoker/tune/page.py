@@ -87,7 +87,7 @@ def _search(found: Found) -> Html | None:
         "section",
         tag("h2", "The search"),
         tag("p", "The changes in the order in which they were tried, each over what was kept before it. "
-            "Every figure is a ratio to the script as it is, from runs that were alternated.", class_="soft"),
+            "Every figure is a ratio to the script as it is, from whole runs of both.", class_="soft"),
         pictures.search(found.tuned, found.ceiling),
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ class Scale:
         """Round ratios, a few."""
         inside = [tuple(one for one in ticks if self.low <= one <= self.high) for ticks in _TICKS]
         few = [ticks for ticks in inside if _LEAST_TICKS <= len(ticks) <= _MOST_TICKS]
-        return few[0] if few else (1.0,)
+        return max(few, key=lambda ticks: ticks[-1] / ticks[0], default=(1.0,))
 
 
 def scale_of(tuned: Tuned, ceiling: float | None) -> Scale:
@@ -69,13 +69,13 @@ def scale_of(tuned: Tuned, ceiling: float | None) -> Scale:
 
 
 def search(tuned: Tuned, ceiling: float | None) -> Html:
-    """All rows, the scale under them, and what the marks mean."""
+    """The script as it is with the scale, then a row each, and what the marks mean."""
     scale = scale_of(tuned, ceiling)
     as_it_is = _row("as it is", rate(tuned.baseline, tuned.unit), _track(scale, ceiling, Mark(measured=_ONE)))
     rows = [_tried(number, one, scale, ceiling) for number, one in enumerate(tuned.tried, 1)]
     axis = [tag("span", f"{tick:g}x", style=f"left:{scale.at(tick):.2f}%") for tick in scale.ticks]
     return tag(
-        "div", as_it_is, rows, tag("div", axis, class_="ticks"), _legend(scale, ceiling), class_="search"
+        "div", as_it_is, tag("div", axis, class_="ticks"), rows, _legend(scale, ceiling), class_="search"
     )
 
 
@@ -112,7 +112,7 @@ def _tried(number: int, one: Tried, scale: Scale, ceiling: float | None) -> Html
         measured(one.total),
         _track(scale, ceiling, mark, f"{one.candidate.name}: {said}; {one.outcome}"),
         tag("span", one.outcome, class_=f"outcome {mark.outcome}"),
-        f" {one.reason or one.candidate.why}",
+        f": {one.reason}" if one.reason else f"; tried because {one.candidate.why}",
     )  # fmt: skip
 
 

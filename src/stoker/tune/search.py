@@ -5,6 +5,7 @@ model says it is best, on up while that is faster, then once down. What the evid
 tried, and said so.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,7 +44,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """As it is written in the settings."""
-        return f"{self.change} = {str(self.value).lower() if isinstance(self.value, bool) else self.value!r}"
+        return f"{self.change} = {json.dumps(self.value)}"  # numbers, words, true and false: as in TOML
 
 
 @dataclass
