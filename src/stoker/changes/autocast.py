@@ -131,5 +131,6 @@ CHANGE = Change(
     kind="numerics",
     values=Choice(tuple(_TYPES)),
     apply=_apply,
-    backfires="some losses become unstable; what reads gradients itself sees them scaled with fp16",
+    backfires="can be slower, or make a loss diverge (fairchem#397); what reads gradients "
+    "itself sees them scaled with fp16",
 )

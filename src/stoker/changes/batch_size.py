@@ -99,6 +99,7 @@ CHANGE = Change(
     values=Whole(1, 1 << 24),
     apply=_apply,
     told=_told,
-    backfires="other gradients, and another number of updates an epoch; a schedule that is given a number of "
-    "steps does not follow; it is the batch of each rank",
+    backfires="the largest is not the fastest (transformers#14615: 7,000 samples/s at 256, 4,000 at 384); "
+    "other gradients, and another number of updates an epoch; a schedule that is given a number of steps does not "
+    "follow; it is the batch of each rank",
 )

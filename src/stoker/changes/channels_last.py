@@ -33,5 +33,6 @@ CHANGE = Change(
     kind="numerics",
     values=Switch(),
     apply=lambda value: wrap_forward(_around) if value else None,
-    backfires="in float32, or with layers that have no kernel for it, it is slower: copies to and fro",
+    backfires="in float32, or with layers that have no kernel for it, it is slower: copies to and "
+    "fro (pytorch#50036)",
 )

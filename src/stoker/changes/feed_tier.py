@@ -251,8 +251,9 @@ CHANGE = Change(
     values=Choice(TIERS),
     apply=_apply,
     lacks=_lacks,
-    backfires="takes the memory that all samples need; in vram and window batches are on the device already, "
-    "which a loop that works on them on the CPU first does not expect; a dataset that the script changes "
-    "while an epoch runs is read as it was; a cache on disk outlives the run, and of data changed in place "
-    "notices 8 samples",
+    backfires="what is random in a sample must not be kept with it (ultralytics#1010): such loaders "
+    "are left alone; takes the memory that all samples need; in vram and window batches are on the device "
+    "already, which a loop that works on them on the CPU first does not expect; a dataset that the script "
+    "changes while an epoch runs is read as it was; a cache on disk outlives the run, and of data changed in "
+    "place notices 8 samples",
 )

@@ -13,5 +13,6 @@ CHANGE = Change(
     kind="same",
     values=Switch(),
     apply=lambda value: alter("persistent_workers", value),
-    backfires="workers never see what the script changes in its dataset between epochs, such as set_epoch",
+    backfires="workers never see what the script changes in its dataset between epochs, such as "
+    "set_epoch (starVLA#471)",
 )

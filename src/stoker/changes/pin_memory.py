@@ -18,5 +18,5 @@ CHANGE = Change(
     values=Switch(),
     apply=lambda value: alter("pin_memory", value),
     lacks=_lacks,
-    backfires="pinning many small tensors takes longer than it saves; it can fail under WSL2",
+    backfires="pinning many small tensors takes longer than it saves; it can fail under WSL2 (WSL#14078)",
 )

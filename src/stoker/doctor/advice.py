@@ -5,18 +5,12 @@ The reports are of others' projects, by their names on GitHub.
 
 from typing import Any
 
-# How a change can backfire.
+from stoker.changes import ALL
+
+# How a change can backfire: settings say so themselves, what only the script's author can do is told here.
 MIND = {
-    "num_workers": "each worker takes memory and /dev/shm (pytorch#5040); random draws within samples differ "
-    "with the number of workers",
-    "persistent_workers": "workers that live on keep the dataset of the first epoch (starVLA#471): one that "
-    "counts epochs, or is changed between them, must be told another way",
-    "pin_memory": "pinning can be slower, and fails under WSL2 (WSL#14078)",
-    "feed": "what is random in a sample must not be kept with it (ultralytics#1010)",
+    **{name: change.backfires for name, change in ALL.items()},
     "bucket": "batches of the longest need more memory than any did (pocket-tts#309: 41.5 to 51 GiB)",
-    "batch_size": "the largest is not the fastest (transformers#14615: 7,000 samples/s at 256, 4,000 at 384)",
-    "channels_last": "slower in float32 on some cards (pytorch#50036)",
-    "autocast": "can be slower, or make the loss diverge (fairchem#397)",
 }
 # What a change of the optimization means for the rest of a training.
 CONSEQUENCES = {
