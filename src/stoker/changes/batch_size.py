@@ -100,6 +100,6 @@ CHANGE = Change(
     apply=_apply,
     told=_told,
     backfires="the largest is not the fastest (transformers#14615: 7,000 samples/s at 256, 4,000 at 384); "
-    "other gradients, and another number of updates an epoch; a schedule that is given a number of steps does not "
-    "follow; it is the batch of each rank",
+    "other gradients, and another number of updates an epoch; a schedule that is given a number of "
+    "steps does not follow; it is the batch of each rank",
 )
