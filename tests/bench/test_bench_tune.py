@@ -79,7 +79,7 @@ class Pieces:
         monkeypatch.setattr(tune, "_run", self.run)
         monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: self.time))
 
-    def run(self, ready: Any, module: str, *words: str) -> dict[str, Any]:
+    def run(self, ready: Any, most: float, module: str, *words: str) -> dict[str, Any]:
         self.asked.append(module)
         if module == "stoker":
             self.time += 100

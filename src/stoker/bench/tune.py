@@ -28,10 +28,11 @@ from stoker.watch.record import write_whole
 
 SHARE = 0.97
 MOST_TRIALS = 12
-# Of the grid's points, those that are measured again beside what the search found; and how often.
-_BEST, _TURNS = 3, 3
+# How often the best points are measured again.
+_TURNS = 3
 _TRIAL_SECONDS = 3.0
-_PATIENCE = 400.0
+# For a process beyond what it is thought to take.
+_PATIENCE = 240.0
 # What a point takes where it is compiled first, and a search beyond its budget: its last trial, and probes.
 _POINT_SECONDS, _SEARCH_MORE = 45.0, 60.0
 
@@ -135,7 +136,7 @@ class _Work:
             if self.end is not None and time.monotonic() + seconds > self.end:
                 raise _NotNow(f"{name} may take {seconds:g} s")
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, _run(self.ready, *words))
+            write_whole(path, _run(self.ready, seconds + _PATIENCE, *words))
         told: Mapping[str, Any] = json.loads(path.read_text())
         return told
 
@@ -146,7 +147,7 @@ def contend(contest: Contest, work: _Work) -> dict[str, Any]:
     ran = [(settings, rate) for settings, rate in once if rate is not None]
     if not ran:
         raise BenchFailed(f"no point of the grid could be measured: see {work.folder}")
-    best = sorted(ran, key=lambda one: one[1], reverse=True)[:_BEST]
+    best = sorted(ran, key=lambda one: one[1], reverse=True)[: contest.best]
     told = work.search(contest)
     again: dict[str, Settings] = {"search": told["settings"]}
     again |= {f"grid {at}": one for at, (one, _) in enumerate(best)}
@@ -177,14 +178,14 @@ def contend(contest: Contest, work: _Work) -> dict[str, Any]:
     }
 
 
-def _run(ready: Prepared, module: str, *words: str) -> Mapping[str, Any]:
+def _run(ready: Prepared, most: float, module: str, *words: str) -> Mapping[str, Any]:
     try:
         done = subprocess.run(
             ready.command("-m", module, *words), env=ready.env, cwd=ready.cwd, capture_output=True, text=True,
-            timeout=_PATIENCE, check=False,
+            timeout=most, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise BenchFailed(f"{module} took longer than {_PATIENCE:g} s") from None
+        raise BenchFailed(f"{module} took longer than {most:g} s") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["nothing was said"]
         raise BenchFailed(f"{module} ended with code {done.returncode}: {said[-1]}")
