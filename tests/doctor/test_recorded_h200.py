@@ -9,6 +9,7 @@ from stoker.doctor.causes import host_sync, pageable_copy, tiny_batch, vram_over
 from stoker.doctor.device import Copied, Others, Overflow, SizePoint, Trace
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Found, RuledOut
+from stoker.doctor.report.readings import readings
 from stoker.doctor.verdict import reach
 
 # Read on a machine on which nobody else was.
@@ -129,3 +130,11 @@ def test_another_process_that_leaves_too_little_is_to_blame() -> None:
     verdict = reach(Evidence(step=run.step, shares={}, others=others, overflow=run.overflow))
     assert verdict.cause == "gpu-contention"
     assert "vram-overflow" in verdict.eliminated
+
+
+def test_the_report_tells_the_drivers_account() -> None:
+    """In figures that a reader can check a verdict by; kernels of microseconds are not zero milliseconds."""
+    rows = dict(readings(loop(24.98, ANSWERS)).rows)
+    assert rows["the device is busy"] == "2.4 ms of a step of 25.0 ms"
+    assert rows["kernels a step"] == "606, 4 us each in the mean"
+    assert rows["tracing made a step longer by"] == "25.0 ms, which is taken off"

@@ -6,6 +6,8 @@ Times are seconds a step and bytes are bytes a step, unless a name says otherwis
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any, NamedTuple
 
+from stoker.facts.gpu import NOBODYS_BYTES
+
 
 class SizePoint(NamedTuple):
     """The loop with batches of another size: so many samples, what a step took, the most it had reserved.
@@ -98,10 +100,6 @@ class Trace:
         return max(0.0, self.host - self.waited - self.copy_waited)
 
 
-# An H200 on which nobody is shows 3.2 MiB in use; the context of the least process takes some hundred.
-_DRIVERS_OWN = 64 << 20
-
-
 @dataclass(frozen=True, kw_only=True)
 class Others:
     """The card as it was before the script started: all of that is others'.
@@ -119,7 +117,7 @@ class Others:
     @property
     def nobody(self) -> bool:
         """Whether the card was as good as empty: the driver keeps a little of it for itself."""
-        return self.bytes is not None and self.bytes < _DRIVERS_OWN
+        return self.bytes is not None and self.bytes <= NOBODYS_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

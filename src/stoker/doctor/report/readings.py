@@ -10,7 +10,7 @@ from stoker.watch.words import duration, percent
 
 def readings(run: Evidence) -> Table:
     """Every figure that stands in no other table."""
-    return Table(rows=(*_loop(run), *_again(run), *_sizes(run), *_together(run)))
+    return Table(rows=(*_loop(run), *_device(run), *_again(run), *_sizes(run), *_together(run)))
 
 
 def _loop(run: Evidence) -> Iterator[tuple[str, str]]:
@@ -29,6 +29,23 @@ def _loop(run: Evidence) -> Iterator[tuple[str, str]]:
         yield "cores used, workers included", f"{run.cores:.2g}"
     if run.foreign is not None:
         yield "cores that others used meanwhile", f"{run.foreign:.2g}"
+
+
+def _device(run: Evidence) -> Iterator[tuple[str, str]]:
+    """The driver's account of a step, tracing taken off, and its bytes moved again."""
+    trace, moved = run.trace, run.copied
+    if trace is not None:
+        each = "" if trace.kernel is None else f", {trace.kernel * 1e6:.0f} us each in the mean"
+        yield "the device is busy", f"{duration(trace.busy)} of a step of {duration(trace.wall)}"
+        yield "kernels a step", f"{trace.kernels:.0f}{each}"
+        yield "the host, by itself", f"{duration(trace.own)} a step, {duration(trace.launching)} in launching"
+        yield "the host waits for the device", f"{trace.syncs:.3g} times, {duration(trace.waited)} a step"
+        yield "tracing made a step longer by", f"{duration(trace.added)}, which is taken off"
+    if moved is not None:
+        yield (
+            f"{size(moved.bytes)} moved to the device",
+            f"{duration(moved.pageable)} from pageable memory, {duration(moved.pinned)} from pinned",
+        )
 
 
 def _again(run: Evidence) -> Iterator[tuple[str, str]]:
