@@ -1,7 +1,8 @@
 """The random permutation of `permutation.py` on a GPU, by one Triton kernel: the same numbers to the bit.
 
-On the H200's host a batch of 256 costs 21 us by NumPy. The device works out 64 batches at one launch, and the
-numbers are then where the gather wants them. Importing this needs triton.
+A batch of 256 x 98 KB from VRAM costs the H200's host 37 us where NumPy works the order out, and 19 where the
+device does: 64 batches at one launch, and the numbers are then where the gather wants them. Importing this
+needs triton.
 """
 
 import numpy as np
