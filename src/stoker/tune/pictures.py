@@ -18,7 +18,7 @@ _WIDE, _TALL = 100.0, 10.0
 # An interval is drawn no further than so many times its middle: an unbounded one has no scale.
 _FURTHEST = 1.6
 # A ceiling so many times the rest is told and not drawn: the rest must stay apart.
-_OUT_OF_SIGHT = 4.0
+_OUT_OF_SIGHT = 10.0
 # Of the scale, left free at both ends.
 _MARGIN = 0.05
 _TICKS = (
@@ -112,8 +112,15 @@ def _tried(number: int, one: Tried, scale: Scale, ceiling: float | None) -> Html
         measured(one.total),
         _track(scale, ceiling, mark, f"{one.candidate.name}: {said}; {one.outcome}"),
         tag("span", one.outcome, class_=f"outcome {mark.outcome}"),
-        f": {one.reason}" if one.reason else f"; tried because {one.candidate.why}",
+        _why(one),
     )  # fmt: skip
+
+
+def _why(one: Tried) -> str:
+    if one.reason:
+        return f": {one.reason}"
+    beside = " than what was kept before it" if one.outcome == "not faster" else ""
+    return f"{beside}; tried because {one.candidate.why}"
 
 
 def _row(name: str, figure: str, track: Html, *why: Child) -> Html:
