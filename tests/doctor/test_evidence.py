@@ -92,6 +92,16 @@ def test_a_busy_while_is_no_growth(tmp_path: Path) -> None:
     assert 0 < (evidence.grown or 0) < 1 - 1 / evidence.growth
 
 
+def test_how_much_more_goes_into_the_last_steps_is_told(tmp_path: Path) -> None:
+    """By those that were looked at; a few of them tell nothing."""
+    record = record_of(tmp_path, [step(n) for n in range(20)])
+    window = {"t": 101.95, "draws": 19}
+    looked = [100] * 5 + [200] * 10 + [300] * 5
+    assert found(record, ("observed", {**window, "work": looked})).more_work == 3
+    assert found(record, ("observed", {**window, "work": looked[:9]})).more_work is None
+    assert found(record, ("observed", window)).more_work is None
+
+
 def test_no_step_is_no_evidence(tmp_path: Path) -> None:
     """The first alone is no step like the others."""
     assert read(record_of(tmp_path, [step(0)]), (), {}, {}) is None

@@ -1,5 +1,6 @@
 """Several ranks: who is late and why, what the link costs, and how they agree on what to do when."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_a_rank_that_is_late_now_and_then_is_late_in_the_mean() -> None:
     assert found.late.rank == 1
     # The first step has no collective before it, from which to count.
     assert found.late.seconds == pytest.approx(0.3 * 3 / 39)
+
+
+def test_a_rank_whose_core_others_had_for_a_while_is_no_straggler() -> None:
+    """In one stretch of the steps it is late, in the others as early as the rest; garbage is its own."""
+    busy = [0.01 + 0.03 * (20 <= step < 28) for step in range(64)]
+    found = met([[0.01] * 64, busy])
+    assert found.late.seconds / 0.014 > 0.25
+    assert reach(training(found, step=0.014)).cause == "healthy"
+    own = replace(found, late=replace(found.late, more={"gc": found.late.seconds}))
+    assert reach(training(own, step=0.014)).cause == "straggler"
 
 
 def test_ranks_late_in_turn_make_no_straggler() -> None:

@@ -32,53 +32,64 @@ def worker(
     }  # fmt: skip
 
 
-def copied(*workers: dict[str, Any]) -> tuple[float | None, float | None]:
+FIRST = worker(7, anonymous=200, faults=5_000)
+# A second later it has 30 MB for itself, as every worker has.
+SETTLED = worker(7, anonymous=200, written=30, faults=8_000)
+
+
+def copied(*workers: dict[str, Any], until: float | None = None) -> tuple[float | None, float | None]:
     """By a worker's lines, one a second, beside a process of 210 MB."""
     lines = [line(float(t), one, anonymous_bytes=210 * MB) for t, one in enumerate(workers)]
-    memory = read_memory(lines)
+    memory = read_memory(lines, until)
     assert memory is not None
     return memory.copied, memory.born
 
 
-def test_pages_that_a_worker_was_born_with_and_has_for_itself_were_copied() -> None:
-    """It stays at 200 MB, and 80 of them are no longer shared; pages of mapped files do not count."""
-    assert copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200, written=80)) == (
-        80 * MB,
-        200 * MB,
-    )
+def test_pages_that_a_worker_was_born_with_and_makes_its_own_were_copied() -> None:
+    """It stays at 200 MB, and 50 of them are no longer shared since it settled."""
+    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=80)) == (50 * MB, 200 * MB)
+
+
+def test_what_every_worker_copies_at_once_does_not_count() -> None:
+    """30 MB in its first second, and no more from then on."""
+    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=30)) == (0.0, 200 * MB)
+
+
+def test_a_worker_that_ends_does_not_count() -> None:
+    """It touches every object that it has: the reading after the loop's end is left out."""
+    ends = worker(7, anonymous=200, written=190)
+    still = worker(7, anonymous=200, written=31)
+    assert copied(FIRST, SETTLED, still, ends, until=2.5) == (MB, 200 * MB)
 
 
 def test_a_worker_that_keeps_more_and_more_copies_nothing() -> None:
     """What it allocates by itself makes it grow by as much: a cache or a leak, and no copy."""
-    grown = worker(7, anonymous=600, written=400)
-    assert copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=400), grown) == (0.0, 200 * MB)
+    grown = worker(7, anonymous=600, written=430)
+    assert copied(FIRST, SETTLED, worker(7, anonymous=400), grown) == (0.0, 200 * MB)
 
 
 def test_a_spawned_worker_copies_nothing() -> None:
     """All that it has is its own from the first: there is nothing that it shared."""
     born = worker(7, anonymous=60, written=60, faults=16_000)
-    assert copied(born, worker(7, anonymous=60, written=60, faults=90_000)) == (None, None)
+    later = worker(7, anonymous=60, written=60, faults=90_000)
+    assert copied(born, later, later) == (None, None)
 
 
 def test_batches_in_shared_memory_are_no_copies() -> None:
     """Until the other side maps them they are written to by the worker alone."""
-    assert (
-        copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200, written=60, shmem=50))[0]
-        == 10 * MB
-    )
+    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=90, shmem=50))[0] == 10 * MB
 
 
 def test_pages_that_others_let_go_of_are_no_copies() -> None:
     """The worker has them alone now, but it has not met a fault for any of them."""
-    assert (
-        copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200, written=90, faults=256))[0]
-        == MB
-    )
+    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=90, faults=8_256))[0] == MB
 
 
 def test_memory_that_was_never_sized_is_not_known() -> None:
     """None, and not that nothing was copied."""
-    assert copied(worker(7, anonymous=200, faults=5_000), worker(7, anonymous=200)) == (None, None)
+    plain = worker(7, anonymous=200)
+    assert copied(FIRST, plain, plain) == (None, None)
+    assert copied(FIRST, SETTLED) == (None, None)
     assert read_memory([]) is None
 
 

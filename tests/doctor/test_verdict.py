@@ -50,6 +50,11 @@ def named(run: Evidence) -> tuple[str, list[str]]:
 CPU = making(read=0.001, transform=0.038, cpu=0.039)
 
 
+GROWS: dict[str, Any] = {
+    "shares": {"wait": 0.0, "other": 0.0}, "compute": 0.04, "growth": 3.0, "grown": 0.5,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("run", "cause"),
     [
@@ -101,7 +106,10 @@ CPU = making(read=0.001, transform=0.038, cpu=0.039)
             waiting(shares={"wait": 0.0, "other": 0.6}, compute=0.04, stalls=0.55, stall_every=10),
             "loop-stall",
         ),
-        (waiting(shares={"wait": 0.0, "other": 0.0}, compute=0.04, growth=3.0, grown=0.5), "growing-state"),
+        (waiting(**GROWS), "growing-state"),
+        # Three times as long, and the model is given as much as ever; or four times as much.
+        (waiting(**GROWS, more_work=1.0), "growing-state"),
+        (waiting(**GROWS, more_work=4.0), "healthy"),
         (waiting(shares={"wait": 0.0}, compute=0.04, process={"anomaly": True}), "debug-left-on"),
         (
             waiting(shares={"wait": 0.0}, compute=0.04, process={"parameters": {"float64": 9}}),

@@ -26,7 +26,7 @@ from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
 from stoker.watch.tally import Making
 
-_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "loaders")
+_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "loaders")
 # Of a record of days, the last steps: what is slow now.
 _MOST_STEPS = 100_000
 # Steps of which a slope or a stall can be told.
@@ -67,6 +67,7 @@ class Evidence:
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
     `spread`, a share, by how much the mean step may be off, nine times in ten.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes.
+    `growth` is what the last steps take of the first, waits apart, and `more_work` how much more goes in.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
     `reread` are samples read again after the run, `stub` is making batches with parts answered from memory.
@@ -98,6 +99,7 @@ class Evidence:
     recompiled: tuple[int, float] | None = None
     growth: float | None = None
     grown: float | None = None
+    more_work: float | None = None
     stalls: float | None = None
     stall_every: int | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
@@ -287,6 +289,7 @@ def read(
         recompiled=_recompiled(told),
         growth=growth[0],
         grown=growth[1],
+        more_work=_more_work(told.get("observed", {}).get("work") or ()),
         stalls=stalls,
         stall_every=every,
         process=process,
@@ -294,7 +297,7 @@ def read(
         throttled=_throttled(resources),
         cores=_cores(resources),
         foreign=foreign_cores(lines, began, ended),
-        memory=read_memory(lines),
+        memory=read_memory(lines, until=_latest(told, ("observed", "replay", "drain"))),
         sizes=read_sizes(lines),
         threads=read_threads(resources, told.get("observed", {}).get("threads")),
         one_thread=more.get("one_thread"),
@@ -331,6 +334,11 @@ def _without_steps(
         **on_device,
         missing={"replay": "the script died before", "drain": "the script died before"},
     )
+
+
+def _latest(told: Mapping[str, Mapping[str, Any]], kinds: Iterable[str]) -> float | None:
+    """When the last of such messages was sent; None where none tells."""
+    return max((told[kind]["t"] for kind in kinds if "t" in told.get(kind, {})), default=None)
 
 
 def _batch_bytes(told: Mapping[str, Mapping[str, Any]]) -> int | None:
@@ -435,6 +443,14 @@ def _growth(seconds: Sequence[float]) -> tuple[float | None, float | None]:
     parts = [median(seconds[at : at + part]) for at in range(0, part * 5, part)]
     grows = all(later > before for before, later in pairwise(parts))
     return (parts[-1] / parts[0], max(0.0, 1 - parts[0] / fmean(seconds))) if grows else (1.0, 0.0)
+
+
+def _more_work(sizes: Sequence[int]) -> float | None:
+    """How much more went into the last fifth of the steps looked at than into the first, by their medians."""
+    if len(sizes) < _FEWEST:
+        return None
+    part = len(sizes) // 5
+    return median(sizes[-part:]) / median(sizes[:part])
 
 
 def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:

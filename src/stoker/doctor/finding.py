@@ -22,7 +22,9 @@ class Found:
     """It is a cause: the share of the step that it costs, how sure that is (0 to 1), and why.
 
     A share of None was not measured: a switch that is on, a limit that is reached. Such a cause comes before
-    those that it may be behind. `computes`: it lies in computing itself, and its cure raises that ceiling.
+    those that it may be behind. `slows`: it takes time, or the run's life; one that does neither, as memory
+    that is held twice, comes after all that do. `computes`: it lies in computing itself, and its cure raises
+    that ceiling.
     `cures` are those of the cause that can help here; None: all of them.
     """
 
@@ -30,12 +32,13 @@ class Found:
     certainty: float
     evidence: tuple[str, ...]
     computes: bool = False
+    slows: bool = True
     cures: tuple[Cure, ...] | None = None
 
     @property
-    def weight(self) -> float:
-        """By which causes are put in order."""
-        return self.certainty if self.share is None else self.share * self.certainty
+    def weight(self) -> tuple[bool, float]:
+        """By which causes are put in order, the greatest first."""
+        return self.slows, self.certainty if self.share is None else self.share * self.certainty
 
 
 @dataclass(frozen=True, kw_only=True)

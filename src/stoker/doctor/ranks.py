@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from stoker.doctor.steadiness import doubt_of
+
 # Steps in which all ranks met, for a mean of them.
 _FEWEST = 8
 
@@ -23,6 +25,8 @@ class Lateness:
     seconds: float
     # The share of the steps in which it was the last.
     often: float
+    # By how many seconds a step the mean may be off, nine times in ten.
+    doubt: float = 0.0
     # The same with held batches; None where that was not measured.
     replayed: float | None = None
     # Seconds a step that it spends more than the others in the mean: wait, gc, queued.
@@ -99,15 +103,24 @@ def _lateness(steps: Sequence[_Step]) -> Lateness:
     behind = {rank: _behind(steps, rank) for rank in range(count)}
     rank = max(behind, key=lambda one: behind[one])
     last = [max(range(count), key=at.__getitem__) for step in steps for at in step.arrived]
-    return Lateness(rank=rank, seconds=max(0.0, behind[rank]), often=last.count(rank) / len(last))
+    return Lateness(
+        rank=rank,
+        seconds=max(0.0, behind[rank]),
+        often=last.count(rank) / len(last),
+        doubt=doubt_of(_each_behind(steps, rank)) or 0.0,
+    )
 
 
 def _behind(steps: Sequence[_Step], rank: int) -> float:
     """Seconds a step between a rank and the last of the others; less than 0 where it is ahead."""
-    return fmean(
+    return fmean(_each_behind(steps, rank))
+
+
+def _each_behind(steps: Sequence[_Step], rank: int) -> list[float]:
+    return [
         sum(at[rank] - max(one for other, one in enumerate(at) if other != rank) for at in step.arrived)
         for step in steps
-    )
+    ]
 
 
 def _steps(by_rank: Mapping[int, Sequence[Mapping[str, Any]]], part: str) -> list[_Step]:

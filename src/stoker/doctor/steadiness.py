@@ -14,12 +14,18 @@ _LEAST = 4
 
 
 def spread_of(seconds: Sequence[float]) -> float | None:
-    """By how much the mean of the steps may be off, nine times in ten, by how stretches of them differ."""
+    """By what share the mean of the steps may be off, nine times in ten; None of a few of them."""
+    off = doubt_of(seconds)
+    return None if off is None else off / fmean(seconds)
+
+
+def doubt_of(seconds: Sequence[float]) -> float | None:
+    """By how many seconds that may be, by how stretches of the steps differ."""
     part = len(seconds) // _STRETCHES
     if part < 2:
         return None
     means = [fmean(seconds[at : at + part]) for at in range(0, part * _STRETCHES, part)]
-    return _NINE_IN_TEN * stdev(means) / sqrt(len(means)) / fmean(means)
+    return _NINE_IN_TEN * stdev(means) / sqrt(len(means))
 
 
 def settled_step(steps: Iterable[Step], workers: int) -> float | None:

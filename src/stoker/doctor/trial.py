@@ -35,6 +35,7 @@ from stoker.doctor.experiments.storage import probe_storage
 from stoker.doctor.held import Held, bytes_in
 from stoker.doctor.padding import share_of_padding
 from stoker.doctor.spawned import follow
+from stoker.doctor.work import Work
 from stoker.doctor.world import world_size
 from stoker.scratch import Child
 from stoker.watch.launcher import adopt
@@ -111,6 +112,7 @@ class Trial:
         self._child, self._session, self._parts = child, session, parts
         self._emptied = emptied
         self._held = Held()
+        self._work = Work()
         self._pid = os.getpid()
         self._part = "warm"
         self._began = 0.0
@@ -197,6 +199,8 @@ class Trial:
             self._draws += sum(self._trains(loader) for loader in self._since)
             self._by_several += len(set(self._since)) > 1
             self._since.clear()
+        if self._part == "observe" and _compiled() is None:  # which would be compiled anew for a hook
+            self._work.stepped()
         self._child.progress(self._steps)
         if self._is_over(now):
             self._end_part()
@@ -231,12 +235,14 @@ class Trial:
                 self._emptied.calls = 0
             self._begin("observe")
         elif self._part == "observe":
+            self._work.stop()
             self._session.describe()  # should the run be ended by force
             self._child.report(
                 "observed",
                 t=time.time(),
                 draws=self._draws,
                 compiled=_compiled(),
+                work=self._work.sizes,
                 loaders=[loader.to_json() for loader in self._session.account.loaders],
                 **self._about_process(),
             )
@@ -365,7 +371,7 @@ class Trial:
         return enough or lasted >= self._parts.drain_most
 
     def _tell_drain(self) -> None:
-        self._child.report("drain", batches=len(self._drained), seconds=sum(self._drained))
+        self._child.report("drain", t=time.time(), batches=len(self._drained), seconds=sum(self._drained))
         self._part = "drained"
 
     def _about_process(self) -> dict[str, Any]:

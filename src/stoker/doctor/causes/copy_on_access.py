@@ -12,14 +12,13 @@ CURES = (
         "one of where each sample begins",
     ),
 )
-# Bytes in a worker, and of what it was born with: the interpreter's own objects alone come to 20 MB of 225 in
-# 10 s (healthy-pet-folder in the ward).
-_LEAST = 32 << 20
-_SHARE = 1 / 8
+# Bytes in a worker after its first second, in the ten seconds of a diagnosis. In the ward 0 to 4 MiB where
+# nothing is touched, and 19 to 66 in lists of objects.
+_LEAST = 8 << 20
 
 
 def judge(run: Evidence) -> Judgement:
-    """By pages that a worker was born with and that became its own, beside what it grew by."""
+    """By pages that a worker goes on to make its own after its first second, beside what it grows by."""
     memory = run.memory
     if run.drawn is None or run.drawn.workers is None:
         return None
@@ -27,14 +26,19 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by="no workers share the dataset")
     if memory is None or memory.copied is None or memory.born is None:
         return None
-    told = f"of {size(memory.born)} that a worker was born with, {size(memory.copied)} are no longer shared"
-    if memory.copied < max(_LEAST, _SHARE * memory.born):
+    told = (
+        f"of {size(memory.born)} that a worker was born with, {size(memory.copied)} came to be its own after "
+        "its first second"
+    )
+    if memory.copied < _LEAST:
         return RuledOut(by=told)
     return Found(
         share=None,
         certainty=0.9,
         evidence=(
             f"{told}, in each of {run.workers} workers: copied, beside what it has grown by (no leak)",
+            "it goes on as more samples are read, up to all that they are kept in",
             "it costs memory, not time",
         ),
+        slows=False,
     )

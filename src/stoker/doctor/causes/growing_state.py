@@ -11,13 +11,14 @@ _WORTH = 1.25
 
 
 def judge(run: Evidence) -> Judgement:
-    """By the last steps beside the first, without their waits."""
+    """By the last steps beside the first, without their waits, and by how much more goes into them."""
     if run.growth is None:
         return None
     if run.growth < _WORTH:
         return RuledOut(by=f"the last steps take {run.growth:.2f} of the first, waits apart")
-    return Found(
-        share=run.grown or 0.0,
-        certainty=0.8,
-        evidence=(f"the last of {run.steps} steps take {run.growth:.2f} times the first, waits apart",),
-    )
+    told = [f"the last of {run.steps} steps take {run.growth:.2f} times the first, waits apart"]
+    if run.more_work is not None:
+        told.append(f"the model is given {run.more_work:.2f} times as much")
+        if run.growth < _WORTH * run.more_work:
+            return RuledOut(by=", and ".join(told))
+    return Found(share=run.grown or 0.0, certainty=0.8, evidence=tuple(told))

@@ -22,6 +22,9 @@ _PARTS = {
     "gc": ("collecting garbage", _GC),
     "queued": ("waiting for a core", _HOST),
 }
+# Of the alarm, what the lateness must come to at the least where it is not the rank's own doing: while others
+# use its core a rank is late, and they may do so by chance.
+_LEAST_SURE = 0.5
 # Of the lateness, for something to be named as part of it.
 _WORTH_NAMING = 0.1
 
@@ -38,6 +41,9 @@ def judge(run: Evidence) -> Judgement:
     )
     if share < ALARM:
         return RuledOut(by=told)
+    its_own = sum(max(0.0, late.more.get(name, 0.0)) for name in ("wait", "gc"))
+    if its_own < late.seconds / 2 and late.seconds - late.doubt < _LEAST_SURE * ALARM * run.step:
+        return RuledOut(by=f"{told}; by stretches of the steps that may be off by {duration(late.doubt)}")
     named = sorted(
         (name for name, spent in late.more.items() if spent >= _WORTH_NAMING * late.seconds),
         key=lambda name: late.more[name],
