@@ -179,8 +179,9 @@ def test_another_command_does_not_go_on_with_a_search(tmp_path: Path) -> None:
 
 
 def test_the_search_ends_with_its_budget(tmp_path: Path) -> None:
-    """With what was measured by then."""
-    assert tuned(by_workers, tmp_path / "it", seconds=0.0).stopped == "the budget is used up"
+    """With what was measured by then; where that is nothing but the script as it is, what to do is said."""
+    stopped = tuned(by_workers, tmp_path / "it", seconds=0.0).stopped
+    assert stopped == "the budget is used up before a change was tried: give more with --budget SECONDS"
 
 
 def test_the_search_ends_where_little_is_left_to_gain(tmp_path: Path) -> None:

@@ -235,7 +235,8 @@ class Tuner:
 
     def _enough(self) -> str | None:
         if self._left() < _LEAST_SECONDS:
-            return "the budget is used up"
+            more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
+            return f"the budget is used up{more}"
         if self.most_trials is not None and sum(map(len, self.runs.values())) >= self.most_trials:
             return f"{self.most_trials} trials were held"
         if self.ceiling is not None:
