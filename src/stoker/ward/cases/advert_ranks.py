@@ -30,8 +30,8 @@ class Log(Dataset):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--mixing", type=int, default=60)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--mixing", type=int, default=4)
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=10)
@@ -44,7 +44,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     log = Log(args.rows, args.mixing if rank == world - 1 else 0)
-    loader = DataLoader(log, batch_size=16)
+    loader = DataLoader(log, batch_size=1024)
     width = args.width
     net = nn.Sequential(
         nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
@@ -58,7 +58,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if rank == 0 and step % 100 == 99:
+            if rank == 0 and step % 20 == 19:
                 took = time.time() - began
                 print(f"epoch {epoch} step {step} loss {loss.item():.4f} {took:.0f} s", flush=True)
     dist.destroy_process_group()

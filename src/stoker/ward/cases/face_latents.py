@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 class VAE(nn.Module):
     def __init__(self, latent=16):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 512), nn.ReLU())
-        self.mean, self.spread = nn.Linear(512, latent), nn.Linear(512, latent)
-        self.decoder = nn.Sequential(nn.Linear(latent, 512), nn.ReLU(), nn.Linear(512, 32 * 32))
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 1200), nn.ReLU())
+        self.mean, self.spread = nn.Linear(1200, latent), nn.Linear(1200, latent)
+        self.decoder = nn.Sequential(nn.Linear(latent, 1200), nn.ReLU(), nn.Linear(1200, 32 * 32))
 
     def forward(self, face):
         hidden = self.encoder(face)

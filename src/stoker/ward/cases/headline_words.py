@@ -44,10 +44,10 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     loader = DataLoader(
-        Headlines(args.headlines, args.day, args.as_arrays), batch_size=8, shuffle=True,
+        Headlines(args.headlines, args.day, args.as_arrays), batch_size=32, shuffle=True,
         num_workers=args.workers, persistent_workers=True,
     )  # fmt: skip
-    bag = nn.Sequential(nn.EmbeddingBag(VOCABULARY, 64), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4))
+    bag = nn.Sequential(nn.EmbeddingBag(VOCABULARY, 64), nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 4))
     optimizer = torch.optim.Adam(bag.parameters(), lr=1e-3)
     for epoch in range(args.epochs):
         for ids, topic in loader:

@@ -26,8 +26,8 @@ class Detector(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(len(WORDS), 64)
-        self.gru = nn.GRU(64, 128, batch_first=True)
-        self.out = nn.Linear(128, 1)
+        self.gru = nn.GRU(64, 256, batch_first=True)
+        self.out = nn.Linear(256, 1)
 
     def forward(self, ids):
         return self.out(self.gru(self.embed(ids))[1][0]).squeeze(1)

@@ -33,8 +33,8 @@ if __name__ == "__main__":
     torch.manual_seed(42)
     torch.set_num_threads(1)
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
-        nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1),
+        nn.Conv2d(1, 48, 3, 2, 1), nn.ReLU(), nn.Conv2d(48, 96, 3, 2, 1), nn.ReLU(),
+        nn.ConvTranspose2d(96, 48, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(48, 1, 4, 2, 1),
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(Shards(args.folder), args.batch, shuffle=True, num_workers=1, persistent_workers=True)

@@ -41,9 +41,9 @@ def main():
     pets = Pets(args.root)
     loader = DataLoader(pets, 8, shuffle=True, num_workers=args.workers, persistent_workers=True)
     model = nn.Sequential(
-        nn.Conv2d(3, 24, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(24, 48, 3, 1, 1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Conv2d(48, 48, 3, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Linear(48, len(pets.kinds)),
+        nn.Conv2d(3, 32, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, 1, 1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(64, len(pets.kinds)),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     for epoch in range(args.epochs):

@@ -26,7 +26,7 @@ def main():
     torch.set_num_threads(1)
     slides = TensorDataset(torch.randn(args.slides, 1, 40, 40), torch.arange(args.slides) % 12)
     shares = DistributedSampler(slides)
-    loader = DataLoader(slides, batch_size=48, sampler=shares)
+    loader = DataLoader(slides, batch_size=40, sampler=shares)
     model = DistributedDataParallel(build())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(args.epochs):

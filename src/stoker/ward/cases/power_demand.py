@@ -22,7 +22,7 @@ class Demand(Dataset):
 
 
 class Forecaster(nn.Module):
-    def __init__(self, ahead, width=64):
+    def __init__(self, ahead, width=128):
         super().__init__()
         self.lstm = nn.LSTM(1, width, num_layers=2, batch_first=True)
         self.out = nn.Linear(width, ahead)

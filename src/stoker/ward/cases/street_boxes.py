@@ -61,8 +61,8 @@ if __name__ == "__main__":
         Streets(a.scenes, a.group, a.compact), 16, shuffle=True, num_workers=a.workers,
         persistent_workers=True,
     )  # fmt: skip
-    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
-                        nn.Linear(512, 1))  # fmt: skip
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 1280), nn.ReLU(), nn.Linear(1280, 1280), nn.ReLU(),
+                        nn.Linear(1280, 1))  # fmt: skip
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     for epoch in range(a.epochs):
         for boxes, crowd in loader:

@@ -27,9 +27,9 @@ class DoubleConv(nn.Sequential):
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.d1, self.d2 = DoubleConv(3, 8), DoubleConv(8, 16)
-        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
-        self.u1, self.out = DoubleConv(16, 8), nn.Conv2d(8, 1, 1)
+        self.d1, self.d2 = DoubleConv(3, 12), DoubleConv(12, 24)
+        self.up = nn.ConvTranspose2d(24, 12, 2, stride=2)
+        self.u1, self.out = DoubleConv(24, 12), nn.Conv2d(12, 1, 1)
 
     def forward(self, x):
         a = self.d1(x)

@@ -1,4 +1,9 @@
-"""Runs with nothing to cure: twenty-two scripts of many kinds, and three that are bound by their compute."""
+"""Runs with nothing to cure: twenty-two scripts of many kinds, and three that are bound by their compute.
+
+A batch of one or two tensors takes 1.2 to 2.8 ms from a worker into the loop on two slow cores, by itself:
+for every tensor a file descriptor goes through a socket, 0.5 ms with its handshake. Steps of those that have
+workers are therefore 28 to 50 ms, so that nobody loses a tenth of them to that.
+"""
 
 from stoker.ward.case import Case, Data
 
