@@ -20,7 +20,8 @@ NAME = "report.html"
 
 def write(found: Found, settings: Path | None = None) -> Path:
     """Put the report into the search's folder. `settings` is the file that was written, if one was."""
-    return frame.put(found.folder / NAME, document(found, settings))
+    advice = "all else was kept: make room there, or the folder writable"
+    return frame.put(found.folder / NAME, document(found, settings), advice=advice)
 
 
 def document(found: Found, settings: Path | None = None) -> str:

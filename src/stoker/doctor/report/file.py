@@ -53,7 +53,7 @@ def write(diagnosis: Diagnosis, path: Path | None = None) -> Path:
     """Put the report there, whole or not at all; beside the record unless told otherwise."""
     place = diagnosis.record / NAME if path is None else path.absolute()
     text = markdown_of(diagnosis) if place.suffix == ".md" else html_of(diagnosis)
-    return put(place, text)
+    return put(place, text, advice="name another place with --report PATH")
 
 
 def _series(diagnosis: Diagnosis, record: Record) -> Series | None:

@@ -56,16 +56,13 @@ def tiles(told: list[tuple[str | None, str]]) -> Html:
     return tag("div", shown, class_="tiles")
 
 
-def put(place: Path, text: str) -> Path:
-    """Write it whole or not at all."""
+def put(place: Path, text: str, *, advice: str) -> Path:
+    """Write it whole or not at all; `advice` is what to do where that cannot be."""
     draft = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")
         draft.replace(place)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise NotPermitted(
-            f"the report cannot be written to {place}: {error.strerror}; "
-            "name another place with --report PATH"
-        ) from error
+        raise NotPermitted(f"the report cannot be written to {place}: {error.strerror}; {advice}") from error
     return place
