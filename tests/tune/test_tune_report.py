@@ -1,5 +1,6 @@
 """A search's report: every outcome is drawn on one scale, and the page works alone in a real Chromium."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from io import StringIO
@@ -14,7 +15,8 @@ from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.model import Interval
 from stoker.doctor.verdict import reach
-from stoker.tune import page, words
+from stoker.errors import NotPermitted
+from stoker.tune import command, page, words
 from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
 from stoker.tune.pictures import Scale, scale_of, search
@@ -178,3 +180,15 @@ def test_the_page_loads_alone_and_the_search_is_drawn(
     labels = shown.locator("svg.track").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
     assert labels[1] == "num_workers = 4: measured 2.30x (2.09 to 2.53), predicted 2.10x (1.62 to 2.73); kept"
     shown.close()
+
+
+def test_what_was_found_is_told_where_its_report_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder is gone: the figures come all the same, then the error."""
+    with pytest.raises(NotPermitted, match="the report cannot be written"):
+        command._tell(found(tmp_path / "gone"), None, True)
+    printed = capsys.readouterr().out
+    assert "Infinity" not in printed  # which is no JSON
+    told = json.loads(printed)
+    assert (told["settings"], told["report"]) == ({"num_workers": 4}, None)

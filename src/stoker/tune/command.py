@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stoker.changes import Kind
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, UsageError
 from stoker.tune import page, settings_file
 from stoker.tune.finding import DEFAULT_BUDGET, Found, begin, find
 from stoker.tune.words import show, show_plan
@@ -59,13 +59,23 @@ def tune_workers(
 
 
 def _tell(found: Found, out: Path | None, as_json: bool) -> None:
-    """Write the report, and print what was found."""
-    report = page.write(found, out)
+    """Write the report, and print what was found: that also where there is no room for a report."""
+    report, why = _report(found, out)
     if as_json:
-        json.dump({**settings_file.as_json(found.tuned), "report": str(report)}, sys.stdout)
+        told = {**settings_file.as_json(found.tuned), "report": None if report is None else str(report)}
+        json.dump(told, sys.stdout)
         sys.stdout.write("\n")
     else:
         show(found, out, report, Console())
+    if why is not None:
+        raise why
+
+
+def _report(found: Found, out: Path | None) -> tuple[Path | None, NotPermitted | None]:
+    try:
+        return page.write(found, out), None
+    except NotPermitted as error:
+        return None, error
 
 
 def _kinds(strict: bool, allow: Sequence[str]) -> frozenset[Kind]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ class Tried:
             "rate": self.rate,
             "low": None if ratio is None else ratio.low,
             "ratio": None if ratio is None else ratio.mid,
-            "high": None if ratio is None else ratio.high,
+            "high": None if ratio is None or not isfinite(ratio.high) else ratio.high,
             "runs": self.runs,
             "predicted": None if predicted is None else predicted.to_json(),
             "check": None if self.meaning is None else {"kind": self.meaning.kind, "by": self.meaning.by},

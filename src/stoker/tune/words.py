@@ -16,8 +16,8 @@ from stoker.tune.tuner import Tried, Tuned
 from stoker.watch.words import rate
 
 
-def show(found: Found, out: Path | None, report: Path, console: Console) -> None:
-    """Print it. `out` are the settings that were written, if some were."""
+def show(found: Found, out: Path | None, report: Path | None, console: Console) -> None:
+    """Print it. `out` are the settings that were written, if some were, `report` where that is."""
     tuned, command = found.tuned, " ".join(found.command)
     console.print()
     if tuned.ratio is None:
@@ -44,7 +44,8 @@ def show(found: Found, out: Path | None, report: Path, console: Console) -> None
         lines = [line for line in as_lines(tuned) if not line.startswith("#")]
         console.print(f"to use in stoker.toml: {escape(' '.join(lines))}", highlight=False, soft_wrap=True)
     console.print(f"trials: {escape(str(found.folder))}", highlight=False, soft_wrap=True)
-    console.print(f"report: {escape(str(report))}", highlight=False, soft_wrap=True)
+    if report is not None:
+        console.print(f"report: {escape(str(report))}", highlight=False, soft_wrap=True)
 
 
 def by_reason(not_tried: Iterable[str]) -> list[str]:
