@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stoker.feed.per_process import PerProcess
 from stoker.feed.tiers import direct_queue
 from stoker.feed.tiers.batch_memory import fresh_rows
 from stoker.feed.tiers.direct_queue import DirectQueue
@@ -33,16 +34,18 @@ def read(queue: DirectQueue) -> list[int]:
 
 
 def test_a_forked_child_leaves_its_parents_queue_alone(tmp_path: Path) -> None:
-    """It forgets it without an error, and the parent reads on."""
+    """It reads by one of its own, and the parent reads on."""
     file = rows_file(tmp_path)
     try:
         queue = DirectQueue(file)
         assert read(queue) == list(range(COUNT))
         pid = os.fork()
         if pid == 0:
-            sys.unraisablehook = lambda _: os._exit(1)
-            del queue
-            os._exit(0)
+            right = False
+            try:
+                right = read(queue) == list(range(COUNT))
+            finally:
+                os._exit(0 if right else 1)
         assert os.waitpid(pid, 0)[1] == 0
         assert read(queue) == list(range(COUNT))
     finally:
@@ -63,16 +66,37 @@ class Taken(list[int]):
         return super().pop()
 
 
-def test_a_queue_that_another_thread_takes_first(tmp_path: Path) -> None:
+def test_a_queue_that_another_thread_takes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes second sets one up of their own."""
     file = rows_file(tmp_path)
+    free = Taken()
+    monkeypatch.setattr(direct_queue, "_free", PerProcess(lambda: free))
     try:
         queue = DirectQueue(file)
-        before = list(queue._free)
-        queue._free = Taken(before)
+        before = list(free)
         assert read(queue) == list(range(COUNT))
-        assert len(queue._free) == 1
-        assert list(queue._free) != before
-        direct_queue._take_down(os.getpid(), queue._free)
+        assert len(free) == 1
+        assert list(free) != before
     finally:
         os.close(file)
+        for one in [*before, *free]:
+            direct_queue._call(direct_queue._DESTROY, one)
+
+
+def test_a_queue_outlives_its_file_and_is_used_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is taken down when a cache is closed, and none set up when another is opened."""
+    free: list[int] = []
+    monkeypatch.setattr(direct_queue, "_free", PerProcess(lambda: free))
+    kept = []
+    for _ in range(2):
+        file = rows_file(tmp_path)
+        try:
+            assert read(DirectQueue(file)) == list(range(COUNT))
+        finally:
+            os.close(file)
+        kept.append(list(free))
+    assert len(kept[0]) == 1
+    assert kept[0] == kept[1]
+    direct_queue._call(direct_queue._DESTROY, free[0])

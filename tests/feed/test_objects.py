@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.errors import (
@@ -20,6 +21,7 @@ from stoker.errors import (
 )
 from stoker.feed.sources.listing import Entry, Listing, Texts
 from stoker.feed.sources.objects import Store
+from stoker.feed.tiers import batch_memory
 from stoker.ward.proxy import Proxy
 
 from .s3 import SECRET, S3Server
@@ -83,6 +85,26 @@ def test_objects_of_one_size_come_as_rows(store: Store) -> None:
     store.put("r/7", b"short")
     with pytest.raises(SourceChanged, match=r"'r/7' .* has 5 bytes where 1000 were expected"):
         store.get_rows(keys, 1000)
+
+
+def test_rows_keep_their_memory_as_long_as_anything_is_made_of_them(tmp_path: Path) -> None:
+    """Also a numpy view or a tensor of a part of them; then the next rows get it."""
+    store, size = Store(tmp_path), 1 << 19
+    for number in range(4):
+        store.put(str(number), bytes([number]) * size)
+    batch_memory._free.clear()
+    rows = store.get_rows(["0", "1"], size)
+    address, view, tensor = rows.ctypes.data, rows[1][5:], torch.from_numpy(rows)[0]
+    del rows
+    later = store.get_rows(["2", "3"], size)
+    assert later.ctypes.data != address
+    assert (view == 1).all()
+    assert bool((tensor == 0).all())
+    del tensor
+    assert store.get_rows(["2", "3"], size).ctypes.data != address
+    assert (view == 1).all()
+    del view, later
+    assert address in {rows.ctypes.data for rows in [store.get_rows(["2", "3"], size) for _ in range(3)]}
 
 
 @service

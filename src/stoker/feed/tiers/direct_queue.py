@@ -12,13 +12,13 @@ import errno
 import os
 import platform
 import sys
-import weakref
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices
 
 # The numbers of io_setup, io_destroy, io_submit and io_getevents by the kind of machine.
@@ -34,6 +34,9 @@ _REQUEST = np.dtype(
      ("vectors", "u8"), ("count", "u8"), ("offset", "i8"), ("unused", "u8"), ("more", "u8")]
 )  # fmt: skip
 _EVENT = np.dtype([("data", "u8"), ("request", "u8"), ("result", "i8"), ("result2", "i8")])
+# One for each thread that reads at a time, used again whatever the file: to take one down takes 30 ms, and a
+# feed waited for that when it ended. A forked child has none of its parent's.
+_free: PerProcess[list[int]] = PerProcess(list)
 # Memory that a read may still write to: kept here, so that nobody else ever gets it meanwhile.
 _in_flight: dict[int, Sequence[Any]] = {}
 
@@ -45,10 +48,9 @@ class DirectQueue:
         if not sys.platform.startswith("linux") or platform.machine() not in _CALLS:
             raise OSError(errno.ENOSYS, f"no queue of reads on {sys.platform} {platform.machine()}")
         self._file = file
-        # One for each thread that reads at a time, used again: to take one down takes milliseconds.
-        self._free: list[int] = []
-        weakref.finalize(self, _take_down, os.getpid(), self._free).atexit = False
-        self._free.append(_set_up())
+        free = _free.get()
+        if not free:
+            free.append(_set_up())
 
     def read(
         self, offsets: Indices, vectors: NDArray[np.uint64], size: int, memory: Sequence[Any]
@@ -64,8 +66,9 @@ class DirectQueue:
         requests["count"], requests["offset"] = vectors.shape[1], offsets
         addresses = (requests.ctypes.data + np.arange(len(offsets)) * _REQUEST.itemsize).astype(np.uint64)
         events = np.empty(min(_DEPTH, len(offsets)), _EVENT)
+        free = _free.get()
         try:
-            queue = self._free.pop()
+            queue = free.pop()
         except IndexError:
             queue = _set_up()
         _in_flight[queue] = memory
@@ -81,20 +84,13 @@ class DirectQueue:
             del _in_flight[queue]
             raise
         del _in_flight[queue]
-        self._free.append(queue)
+        free.append(queue)
 
 
 def _set_up() -> int:
     queue = ctypes.c_ulong(0)
     _call(_SETUP, _DEPTH, ctypes.addressof(queue))
     return queue.value
-
-
-def _take_down(pid: int, queues: list[int]) -> None:
-    """In the process that set them up: a forked child has none of them."""
-    if os.getpid() == pid:
-        for queue in queues:
-            _call(_DESTROY, queue)
 
 
 def _submit(queue: int, addresses: NDArray[np.uint64]) -> int:
