@@ -140,7 +140,9 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     model = Images() if job.get("images") else dense
     device = job.get("device", "cpu")
     model.to(device)
-    optimizer = getattr(torch.optim, job.get("optimizer", "SGD"))(model.parameters(), lr=0.05)
+    parameters, make = list(model.parameters()), getattr(torch.optim, job.get("optimizer", "SGD"))
+    second = [make([parameters.pop()], lr=0.05)] if job.get("second") else []
+    optimizer = make(parameters, lr=0.05)
     found: dict[str, Any] = {"ids": [], "losses": [], "readers": [], "threads": [], "held_out": []}
     for epoch in range(job.get("epochs", 2)):
         readers = set()
@@ -153,10 +155,13 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
                 break
             x = x.float().to(device)
             loss = (model(x) - x.sum(1, keepdim=True)).square().mean() * job.get("weight", 1.0)
-            optimizer.zero_grad()
+            for one in (optimizer, *second):
+                one.zero_grad()
             loss.backward()
             if job.get("clip"):
                 found["norm"] = float(nn.utils.clip_grad_norm_(model.parameters(), job["clip"]))
+            for one in second:
+                one.step()
             optimizer.step(*([lambda value=loss: value] if job.get("closure") else []))
             found["ids"] += at.tolist()
             found["losses"].append(float(loss.detach()))

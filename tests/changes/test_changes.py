@@ -39,7 +39,13 @@ JOBS: dict[str, dict[str, Any]] = {
     "backends": {"changes": {"tf32": True, "cudnn_benchmark": True}, "sets_backends": True, "epochs": 1},
     "backends as they are": {"changes": {}, "sets_backends": True, "epochs": 1},
     "fp16, whole": {"changes": {"autocast": "fp16"}, **SMALL},
+    "fp16, two optimizers": {"changes": {"autocast": "fp16"}, "second": True, **SMALL},
     "fp16, in parts": {"changes": {"autocast": "fp16", "micro_batch": 3}, **SMALL},
+    "in parts, fp16, two optimizers": {
+        "changes": {"micro_batch": 3, "autocast": "fp16"},
+        "second": True,
+        **SMALL,
+    },
     "in parts, fp16": {"changes": {"micro_batch": 3, "autocast": "fp16"}, **SMALL},
 }
 
@@ -129,6 +135,12 @@ def test_scaled_losses_train_as_unscaled_ones(runs: dict[str, Any]) -> None:
     assert runs["fp16"]["norm"] == pytest.approx(runs["images, clipped"]["norm"], rel=0.2)
     assert runs["fp16"]["losses"][-1] == pytest.approx(runs["images, clipped"]["losses"][-1], rel=0.2)
     assert runs["fp16"]["losses"] != runs["images, clipped"]["losses"]
+
+
+@pytest.mark.parametrize("name", ["fp16, two optimizers", "in parts, fp16, two optimizers"])
+def test_several_optimizers_have_one_scale(runs: dict[str, Any], name: str) -> None:
+    """It is updated when all have stepped: what one of them met is nothing that others unscale by."""
+    assert runs[name]["weights"] == pytest.approx(runs["fp16, whole"]["weights"], rel=0, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["fp16, in parts", "in parts, fp16"])

@@ -45,7 +45,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "3 updates": {"changes": {}, **THREE},
     "3 updates, in parts": {"changes": {"micro_batch": 3}, **THREE, "break_at": 9},
 }
-_AT_ONCE = 4
+_AT_ONCE = 8
 
 
 def _run(names: list[str]) -> dict[str, Any]:

@@ -144,11 +144,10 @@ def test_what_is_on_a_device_is_not_pinned() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tier", ["vram", "auto"])
-@pytest.mark.parametrize("loader", [{}, {"pin_memory": True}, {**WORKERS, "pin_memory": True}])
+@pytest.mark.parametrize(("tier", "loader"), [("vram", {}), ("auto", {**WORKERS, "pin_memory": True})])
 def test_batches_come_from_the_device(tmp_path: Path, tier: str, loader: dict[str, Any]) -> None:
     """The same ids and numbers, in the device's memory as soon as the model's need is known."""
-    loop = {"epochs": 3, "device": "cuda", "loader": loader}
+    loop = {"epochs": 3, "device": "cuda", "loader": loader, "reads": str(tmp_path / "reads")}
     plain, fed = run([{**loop, "changes": {}}, {**loop, "changes": {"feed": tier}}], tmp_path)
     assert (fed["ids"], fed["losses"]) == (plain["ids"], plain["losses"])
     assert "feed None -> vram: 5.2 KiB fits" in fed["told"][0]

@@ -13,10 +13,12 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_map
 
+from stoker.changes import held
 from stoker.changes.change import Change, Choice
 from stoker.changes.models import wrap_forward
 from stoker.errors import UsageError
 
+_update = torch.amp.GradScaler.update  # as it is, also where updates wait for the parts of a batch
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -45,6 +47,7 @@ class _Scaled:
     def __init__(self) -> None:
         self._scaler: torch.amp.GradScaler | None = None
         self._stepping = False
+        self._stepped: set[int] = set()
         self._unscaled: set[int] = set()
         self._optimizers: dict[int, Optimizer] = {}
         self._kinds: set[type] = set()
@@ -57,6 +60,7 @@ class _Scaled:
         @wraps(backward)
         def scaled_backward(tensor: torch.Tensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
             if gradient is None and tensor.numel() == 1:
+                scaled._update_scale()
                 tensor = scaled._of(tensor).scale(tensor)
             backward(tensor, gradient, *args, **kwargs)
 
@@ -77,6 +81,12 @@ class _Scaled:
             self._scaler = torch.amp.GradScaler(loss.device.type)
         return self._scaler
 
+    def _update_scale(self) -> None:
+        """Once for all optimizers that have stepped since: gradients of one scale are unscaled by it."""
+        if self._scaler is not None and self._stepped:
+            _update(self._scaler)
+            self._stepped.clear()
+
     def _wrap_step(self, kind: Any) -> None:
         if kind in self._kinds:
             return
@@ -93,10 +103,14 @@ class _Scaled:
                     f"change autocast = 'fp16': {kind.__name__} calls a closure, which losses that are "
                     "scaled cannot be used with; take autocast = 'bf16'"
                 )
+            if id(self) in scaled._stepped:
+                scaled._update_scale()
             scaled._stepping = True
             try:
                 scaler.step(self)
-                scaler.update()
+                parts = held.installed()
+                if parts is None or not parts.holding:  # else it waits for the other parts of a batch
+                    scaled._stepped.add(id(self))
             finally:
                 scaled._stepping = False
                 scaled._unscaled.discard(id(self))
