@@ -33,64 +33,67 @@ def worker(
 
 
 FIRST = worker(7, anonymous=200, faults=5_000)
-# A second later it has 30 MB for itself, as every worker has.
+# When it has settled it has 30 MB for itself, as every worker has.
 SETTLED = worker(7, anonymous=200, written=30, faults=8_000)
 
 
-def copied(*workers: dict[str, Any], until: float | None = None) -> tuple[float | None, float | None]:
-    """By a worker's lines, one a second, beside a process of 210 MB."""
-    lines = [line(float(t), one, anonymous_bytes=210 * MB) for t, one in enumerate(workers)]
-    memory = read_memory(lines, until)
+def copied(*sized: dict[str, Any], first: dict[str, Any] = FIRST) -> tuple[float | None, float | None]:
+    """By a worker's first line and by its readings later on, beside a process of 210 MB."""
+    lines = [line(0.0, first, anonymous_bytes=210 * MB)]
+    later = [line(1.0 + t, one, anonymous_bytes=210 * MB) for t, one in enumerate(sized)]
+    ends = worker(7, anonymous=200, written=190)
+    memory = read_memory([*lines, line(9.0, ends, anonymous_bytes=210 * MB)], later)
     assert memory is not None
     return memory.copied, memory.born
 
 
 def test_pages_that_a_worker_was_born_with_and_makes_its_own_were_copied() -> None:
-    """It stays at 200 MB, and 50 of them are no longer shared since it settled."""
-    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=80)) == (50 * MB, 200 * MB)
+    """It stays at 200 MB, and 50 of them are no longer shared since it settled; how it ends is left out."""
+    assert copied(SETTLED, worker(7, anonymous=200, written=80)) == (50 * MB, 200 * MB)
 
 
 def test_what_every_worker_copies_at_once_does_not_count() -> None:
-    """30 MB in its first second, and no more from then on."""
-    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=30)) == (0.0, 200 * MB)
-
-
-def test_a_worker_that_ends_does_not_count() -> None:
-    """It touches every object that it has: the reading after the loop's end is left out."""
-    ends = worker(7, anonymous=200, written=190)
-    still = worker(7, anonymous=200, written=31)
-    assert copied(FIRST, SETTLED, still, ends, until=2.5) == (MB, 200 * MB)
+    """30 MB when it settled, and no more from then on."""
+    assert copied(SETTLED, worker(7, anonymous=200, written=30)) == (0.0, 200 * MB)
 
 
 def test_a_worker_that_keeps_more_and_more_copies_nothing() -> None:
     """What it allocates by itself makes it grow by as much: a cache or a leak, and no copy."""
-    grown = worker(7, anonymous=600, written=430)
-    assert copied(FIRST, SETTLED, worker(7, anonymous=400), grown) == (0.0, 200 * MB)
+    assert copied(SETTLED, worker(7, anonymous=600, written=430)) == (0.0, 200 * MB)
 
 
 def test_a_spawned_worker_copies_nothing() -> None:
     """All that it has is its own from the first: there is nothing that it shared."""
     born = worker(7, anonymous=60, written=60, faults=16_000)
     later = worker(7, anonymous=60, written=60, faults=90_000)
-    assert copied(born, later, later) == (None, None)
+    assert copied(later, later, first=born) == (None, None)
 
 
 def test_batches_in_shared_memory_are_no_copies() -> None:
     """Until the other side maps them they are written to by the worker alone."""
-    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=90, shmem=50))[0] == 10 * MB
+    assert copied(SETTLED, worker(7, anonymous=200, written=90, shmem=50))[0] == 10 * MB
 
 
 def test_pages_that_others_let_go_of_are_no_copies() -> None:
     """The worker has them alone now, but it has not met a fault for any of them."""
-    assert copied(FIRST, SETTLED, worker(7, anonymous=200, written=90, faults=8_256))[0] == MB
+    assert copied(SETTLED, worker(7, anonymous=200, written=90, faults=8_256))[0] == MB
 
 
 def test_memory_that_was_never_sized_is_not_known() -> None:
-    """None, and not that nothing was copied."""
-    plain = worker(7, anonymous=200)
-    assert copied(FIRST, plain, plain) == (None, None)
-    assert copied(FIRST, SETTLED) == (None, None)
+    """None, and not that nothing was copied: two readings of the same worker are needed."""
+    assert copied() == (None, None)
+    assert copied(SETTLED) == (None, None)
+    assert copied(SETTLED, worker(8, anonymous=200, written=90)) == (None, None)
     assert read_memory([]) is None
+
+
+def test_of_a_record_alone_the_lines_tell_what_was_copied() -> None:
+    """From a second on, and without the last of them, by which workers may be ending."""
+    ends = worker(7, anonymous=200, written=190)
+    lines = [FIRST, SETTLED, worker(7, anonymous=200), worker(7, anonymous=200, written=80), ends]
+    memory = read_memory([line(float(t), one, anonymous_bytes=210 * MB) for t, one in enumerate(lines)])
+    assert memory is not None
+    assert memory.copied == 50 * MB
 
 
 def test_growth_is_told_by_the_second() -> None:

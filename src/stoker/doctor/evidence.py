@@ -297,7 +297,7 @@ def read(
         throttled=_throttled(resources),
         cores=_cores(resources),
         foreign=foreign_cores(lines, began, ended),
-        memory=read_memory(lines, until=_latest(told, ("observed", "replay", "drain"))),
+        memory=read_memory(lines, told.get("drain", {}).get("sized") or ()),
         sizes=read_sizes(lines),
         threads=read_threads(resources, told.get("observed", {}).get("threads")),
         one_thread=more.get("one_thread"),
@@ -334,11 +334,6 @@ def _without_steps(
         **on_device,
         missing={"replay": "the script died before", "drain": "the script died before"},
     )
-
-
-def _latest(told: Mapping[str, Mapping[str, Any]], kinds: Iterable[str]) -> float | None:
-    """When the last of such messages was sent; None where none tells."""
-    return max((told[kind]["t"] for kind in kinds if "t" in told.get(kind, {})), default=None)
 
 
 def _batch_bytes(told: Mapping[str, Mapping[str, Any]]) -> int | None:

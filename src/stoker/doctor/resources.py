@@ -11,8 +11,7 @@ _PAGE = 4096
 # Of what a worker has when first seen, what it may have met a fault for and still be a forked one: those of
 # the ward had 7%, a spawned one 108%.
 _FORKED = 0.5
-# Seconds of a worker in which it copies what every worker does: the interpreter's own objects, torch's, and
-# free memory that it takes up. 10 to 37 MiB in the ward, whatever the dataset.
+# Seconds in which a worker copies what every worker does.
 _SETTLED = 1.0
 # What a worker has besides those that compute: the one that sends batches off, and torch's own.
 _OF_EVERY_WORKER = 2
@@ -27,7 +26,7 @@ class Memory:
     the share of time in which some task of the machine waited for memory. `growing` is how many bytes a
     second the process and its workers grew by in the later half.
 
-    `copied` is what a worker shared with the others in its first second and has for itself by now, in the
+    `copied` is what a worker shared with the others when it had settled and has for itself by now, in the
     mean; `born` what it was born with.
     """
 
@@ -65,17 +64,18 @@ class Threads:
         return self.main + self.workers * (self.worker or 1)
 
 
-def read_memory(lines: Sequence[Mapping[str, Any]], until: float | None = None) -> Memory | None:
+def read_memory(lines: Sequence[Mapping[str, Any]], sized: Sequence[Mapping[str, Any]] = ()) -> Memory | None:
     """What the lines of a run tell of its memory; None where there are none.
 
-    `until`: when its workers may have begun to end. One that ends touches every object that it has: of 20 MiB
-    copied in the ward's `handoff-arm-40` there were 84 then.
+    `sized` are readings of settled workers, the last of them before one ended: a worker that ends touches
+    every object that it has. Of 20 MiB copied in the ward's `handoff-arm-40` there were 84 then. Without them
+    the lines have to do.
     """
     if not lines:
         return None
     last = lines[-1]
     used, limit = _known(lines, "group_memory_bytes"), last.get("group_memory_limit_bytes")
-    copies = _copies([line for line in lines if until is None or line["t"] <= until])
+    copies = _copies(lines, sized or _while_settled(lines))
     return Memory(
         limit=limit,
         filled=max(used) / limit if used and limit else None,
@@ -146,8 +146,16 @@ def _growing(lines: Sequence[Mapping[str, Any]]) -> float | None:
     return None if len(later) < 2 else _sum_rate(later, "rss_bytes")
 
 
-def _copies(lines: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """For each worker: bytes that it has copied since its first second, and bytes that it was born with.
+def _while_settled(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Lines from a second after the first worker was seen, without the last one: it may be ending by then."""
+    seen = next((line["t"] for line in lines if line.get("processes")), None)
+    return [] if seen is None else [line for line in lines[:-1] if line["t"] >= seen + _SETTLED]
+
+
+def _copies(
+    lines: Sequence[Mapping[str, Any]], sized: Sequence[Mapping[str, Any]]
+) -> list[tuple[float, float]]:
+    """For each worker: bytes that it has copied since it had settled, and bytes that it was born with.
 
     A forked worker is born with the pages of the process that starts it, all of them shared. One that is
     written to, be it by the counting of references alone, becomes its own, so that less is shared; what the
@@ -155,28 +163,29 @@ def _copies(lines: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     no more of them. A spawned worker has met a fault for nearly all that it has: it shares nothing, and
     copies nothing.
     """
-    seen: dict[int, float] = {}
     born: dict[int, int | None] = {}
+    for line in (*lines, *sized):
+        for one in line.get("processes") or []:
+            anonymous = one.get("anonymous_bytes")
+            if one["pid"] in born or anonymous is None or line.get("anonymous_bytes") is None:
+                continue
+            forked = one.get("faults_minor", 0) * _PAGE < _FORKED * anonymous
+            # Either may have grown since the worker was born, hardly both at once.
+            born[one["pid"]] = min(anonymous, line["anonymous_bytes"]) if forked else None
     settled: dict[int, tuple[int, int]] = {}
     copied: dict[int, float] = {}
-    for line in lines:
+    for line in sized:
         for one in line.get("processes") or []:
-            pid, anonymous = one["pid"], one.get("anonymous_bytes")
-            if anonymous is None or line.get("anonymous_bytes") is None:
+            pid = one["pid"]
+            if born.get(pid) is None or one.get("written_bytes") is None:
                 continue
-            faulted = one.get("faults_minor", 0) * _PAGE
-            if pid not in born:
-                # Either may have grown since the worker was born, hardly both at once.
-                least = min(anonymous, line["anonymous_bytes"])
-                born[pid], seen[pid] = least if faulted < _FORKED * anonymous else None, line["t"]
-            if born[pid] is None or one.get("written_bytes") is None or line["t"] < seen[pid] + _SETTLED:
-                continue
-            own = min(anonymous, one["written_bytes"] - (one.get("shmem_bytes") or 0))
-            shared = anonymous - own
-            if pid not in settled:
-                settled[pid] = shared, faulted
+            own = min(one["anonymous_bytes"], one["written_bytes"] - (one.get("shmem_bytes") or 0))
+            shared, faulted = one["anonymous_bytes"] - own, one.get("faults_minor", 0) * _PAGE
+            if pid in settled:
+                before, faulted_before = settled[pid]
+                copied[pid] = float(max(0, min(before - shared, faulted - faulted_before)))
             else:
-                copied[pid] = float(max(0, min(settled[pid][0] - shared, faulted - settled[pid][1])))
+                settled[pid] = shared, faulted
     return [(size, float(born[pid] or 0)) for pid, size in copied.items()]
 
 

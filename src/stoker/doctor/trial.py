@@ -34,6 +34,7 @@ from stoker.doctor.experiments.on_device import conditions
 from stoker.doctor.experiments.storage import probe_storage
 from stoker.doctor.held import Held, bytes_in
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.sharing import Sharing
 from stoker.doctor.spawned import follow
 from stoker.doctor.work import Work
 from stoker.doctor.world import world_size
@@ -113,6 +114,7 @@ class Trial:
         self._emptied = emptied
         self._held = Held()
         self._work = Work()
+        self._sharing = Sharing()
         self._pid = os.getpid()
         self._part = "warm"
         self._began = 0.0
@@ -199,8 +201,10 @@ class Trial:
             self._draws += sum(self._trains(loader) for loader in self._since)
             self._by_several += len(set(self._since)) > 1
             self._since.clear()
-        if self._part == "observe" and _compiled() is None:  # which would be compiled anew for a hook
-            self._work.stepped()
+        if self._part == "observe":
+            self._sharing.stepped(_pids(self._iterator))
+            if _compiled() is None:  # which would be compiled anew for a hook
+                self._work.stepped()
         self._child.progress(self._steps)
         if self._is_over(now):
             self._end_part()
@@ -371,7 +375,13 @@ class Trial:
         return enough or lasted >= self._parts.drain_most
 
     def _tell_drain(self) -> None:
-        self._child.report("drain", t=time.time(), batches=len(self._drained), seconds=sum(self._drained))
+        self._sharing.read(_pids(self._iterator))
+        self._child.report(
+            "drain",
+            batches=len(self._drained),
+            seconds=sum(self._drained),
+            sized=self._sharing.lines,
+        )
         self._part = "drained"
 
     def _about_process(self) -> dict[str, Any]:
@@ -397,6 +407,11 @@ class Trial:
         self._session.finish("done")
         self._child.report("finished", why=why)
         self._child.end(self._steps)
+
+
+def _pids(iterator: Any) -> list[int]:
+    """Of the worker processes; none where the loop makes its batches itself."""
+    return [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid is not None]
 
 
 def _in_queue(iterator: Any) -> int:

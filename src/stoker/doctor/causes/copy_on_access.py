@@ -12,13 +12,14 @@ CURES = (
         "one of where each sample begins",
     ),
 )
-# Bytes in a worker after its first second, in the ten seconds of a diagnosis. In the ward 0 to 4 MiB where
-# nothing is touched, and 19 to 66 in lists of objects.
-_LEAST = 8 << 20
+# Bytes in a worker from its first seconds to the end of a diagnosis. In the ward up to 8 MiB where nothing is
+# touched, after 10 to 40 at first (the interpreter's own objects, free memory taken up); 39 to 66 where
+# samples are lists of objects.
+_LEAST = 12 << 20
 
 
 def judge(run: Evidence) -> Judgement:
-    """By pages that a worker goes on to make its own after its first second, beside what it grows by."""
+    """By pages that a worker goes on to make its own after its first seconds, beside what it grows by."""
     memory = run.memory
     if run.drawn is None or run.drawn.workers is None:
         return None
@@ -28,7 +29,7 @@ def judge(run: Evidence) -> Judgement:
         return None
     told = (
         f"of {size(memory.born)} that a worker was born with, {size(memory.copied)} came to be its own after "
-        "its first second"
+        "its first seconds"
     )
     if memory.copied < _LEAST:
         return RuledOut(by=told)

@@ -12,26 +12,26 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Log(Dataset):
-    """One rank's share of the log."""
+    """One rank's share of the log: the adverts of each visit."""
 
-    def __init__(self, rows, work):
-        self.rows, self.work = rows, work
+    def __init__(self, visits, work):
+        self.visits, self.work = visits, work
 
     def __len__(self):
-        return self.rows
+        return self.visits
 
     def __getitem__(self, index):
         made = torch.Generator().manual_seed(index)
-        row = torch.randn(64, generator=made)
+        adverts = torch.randn(128, 64, generator=made)
         for _ in range(self.work):
-            row = row.sort().values.roll(1)
-        return row, row[:1]
+            adverts = adverts.sort().values.roll(1)
+        return adverts, adverts[:, :1]
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--mixing", type=int, default=4)
+    parser.add_argument("--visits", type=int, default=4000)
+    parser.add_argument("--mixing", type=int, default=12)
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=10)
@@ -43,8 +43,8 @@ def main():
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    log = Log(args.rows, args.mixing if rank == world - 1 else 0)
-    loader = DataLoader(log, batch_size=1024)
+    log = Log(args.visits, args.mixing if rank == world - 1 else 0)
+    loader = DataLoader(log, batch_size=8)
     width = args.width
     net = nn.Sequential(
         nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
@@ -53,8 +53,8 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(args.epochs):
         began = time.time()
-        for step, (row, answer) in enumerate(loader):
-            loss = nn.functional.mse_loss(model(row), answer)
+        for step, (adverts, answer) in enumerate(loader):
+            loss = nn.functional.mse_loss(model(adverts.flatten(0, 1)), answer.flatten(0, 1))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
