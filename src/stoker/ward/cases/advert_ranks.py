@@ -22,7 +22,7 @@ class Log(Dataset):
 
     def __getitem__(self, index):
         made = torch.Generator().manual_seed(index)
-        adverts = torch.randn(128, 64, generator=made)
+        adverts = torch.randn(128, 16, generator=made)
         for _ in range(self.work):
             adverts = adverts.sort().values.roll(1)
         return adverts, adverts[:, :1]
@@ -30,8 +30,8 @@ class Log(Dataset):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--visits", type=int, default=4000)
-    parser.add_argument("--mixing", type=int, default=12)
+    parser.add_argument("--visits", type=int, default=8000)
+    parser.add_argument("--mixing", type=int, default=28)
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=10)
@@ -44,10 +44,10 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     log = Log(args.visits, args.mixing if rank == world - 1 else 0)
-    loader = DataLoader(log, batch_size=8)
+    loader = DataLoader(log, batch_size=32)
     width = args.width
     net = nn.Sequential(
-        nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+        nn.Linear(16, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
     )
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
