@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep-open", action="store_true", help="map each file once")
     parser.add_argument("--feed", action="store_true", help="stoker.Feed in the DataLoader's place")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=5000)
     settings = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)  # a model this small gains nothing by more
