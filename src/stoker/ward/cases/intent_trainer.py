@@ -22,7 +22,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = BertConfig(
-        vocab_size=1000, hidden_size=192, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512,
+        vocab_size=1000, hidden_size=160, num_hidden_layers=2, num_attention_heads=4, intermediate_size=448,
         num_labels=5,
     )  # fmt: skip
     arguments = TrainingArguments(
