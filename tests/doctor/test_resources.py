@@ -57,6 +57,13 @@ def test_what_every_worker_copies_at_once_does_not_count() -> None:
     assert copied(SETTLED, worker(7, anonymous=200, written=30)) == (0.0, 200 * MB)
 
 
+def test_a_sudden_rise_is_no_reading_of_samples() -> None:
+    """Garbage collected among all objects copies much at once; what goes on is in every stretch."""
+    still, jumped = worker(7, anonymous=200, written=31), worker(7, anonymous=200, written=94, faults=120_000)
+    assert copied(SETTLED, still, jumped)[0] == MB
+    assert copied(SETTLED, worker(7, anonymous=200, written=60, faults=95_000), jumped)[0] == 30 * MB
+
+
 def test_a_worker_that_keeps_more_and_more_copies_nothing() -> None:
     """What it allocates by itself makes it grow by as much: a cache or a leak, and no copy."""
     assert copied(SETTLED, worker(7, anonymous=600, written=430)) == (0.0, 200 * MB)

@@ -1,7 +1,7 @@
-"""In the script's process: how much memory workers share with it, read as they have settled and at the end.
+"""In the script's process: how much memory workers share with it, from when they have settled on.
 
-The counters beside a run walk the memory of processes rarely, the larger the more so; two readings are
-needed, the last of them before a worker ends.
+The counters beside a run walk the memory of processes rarely, the larger the more so; some readings are
+needed, all of them before a worker ends.
 """
 
 import os
@@ -12,8 +12,10 @@ from typing import Any
 
 from stoker.facts.counters import ProcessCounters
 
-# Seconds from the first step that is observed: what every worker copies it has copied by then.
+# Seconds from the first step that is observed: what every worker copies it has copied by then. And from one
+# reading to the next: each takes some milliseconds a worker, beside the loop.
 _SETTLED = 1.0
+_EVERY = 3.0
 
 
 class Sharing:
@@ -21,17 +23,16 @@ class Sharing:
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
-        self._began: float | None = None
-        self._reader: threading.Thread | None = None
+        self._due: float | None = None
 
     def stepped(self, pids: list[int]) -> None:
-        """A step was observed: the first one after a while has them read, beside the loop."""
+        """A step was observed: now and then one has them read, beside the loop."""
         now = time.perf_counter()
-        if self._began is None:
-            self._began = now
-        elif self._reader is None and pids and now - self._began >= _SETTLED:
-            self._reader = threading.Thread(target=self.read, args=(pids,), daemon=True)
-            self._reader.start()
+        if self._due is None:
+            self._due = now + _SETTLED
+        elif pids and now >= self._due:
+            self._due = now + _EVERY
+            threading.Thread(target=self.read, args=(pids,), daemon=True).start()
 
     def read(self, pids: list[int]) -> None:
         """Add what each of them has now."""

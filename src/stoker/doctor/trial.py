@@ -240,6 +240,7 @@ class Trial:
             self._begin("observe")
         elif self._part == "observe":
             self._work.stop()
+            self._sharing.read(_pids(self._iterator))
             self._session.describe()  # should the run be ended by force
             self._child.report(
                 "observed",

@@ -26,9 +26,9 @@ class Opinion(nn.Module):
     def __init__(self):
         super().__init__()
         self.words = nn.EmbeddingBag(VOCABULARY, 128)
-        self.hidden = nn.Linear(128, 1400)
-        self.more = nn.Linear(1400, 1400)
-        self.out = nn.Linear(1400, 1)
+        self.hidden = nn.Linear(128, 1600)
+        self.more = nn.Linear(1600, 1600)
+        self.out = nn.Linear(1600, 1)
 
     def forward(self, texts, starts):
         x = torch.relu(self.hidden(self.words(texts, starts)))

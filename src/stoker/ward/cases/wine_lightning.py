@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 class Wine(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(11, 1400), nn.ReLU(), nn.Linear(1400, 1400), nn.ReLU(),
-                                    nn.Linear(1400, 6))  # fmt: skip
+        self.layers = nn.Sequential(nn.Linear(11, 1600), nn.ReLU(), nn.Linear(1600, 1600), nn.ReLU(),
+                                    nn.Linear(1600, 6))  # fmt: skip
 
     def training_step(self, batch, batch_idx):
         wine, quality = batch
