@@ -134,7 +134,7 @@ def test_another_process_that_leaves_too_little_is_to_blame() -> None:
 
 def test_the_report_tells_the_drivers_account() -> None:
     """In figures that a reader can check a verdict by; kernels of microseconds are not zero milliseconds."""
-    rows = dict(readings(loop(24.98, ANSWERS)).rows)
+    rows = {row[0]: row[1] for row in readings(loop(24.98, ANSWERS)).rows}
     assert rows["the device is busy"] == "2.4 ms of a step of 25.0 ms"
     assert rows["kernels a step"] == "606, 4 us each in the mean"
     assert rows["tracing made a step longer by"] == "25.0 ms, which is taken off"

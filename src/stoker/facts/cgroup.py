@@ -200,10 +200,18 @@ def _up_to(base: Path, below: str) -> tuple[Path, ...]:
     return (innermost, *innermost.parents[: len(Path(below).parts)]) if below else (base,)
 
 
+# Of version 2, by version 1's names: a file that is there where the controller is switched on.
+_SHOWS = {
+    "cpu": "cpu.stat",
+    "memory": "memory.current",
+    "cpuset": "cpuset.cpus.effective",
+    "blkio": "io.stat",
+}
+
+
 def _governs(chain: Chain, controller: str) -> bool:
     """Say whether version 2 has the controller switched on for any of these groups."""
-    names = {"cpu": "cpu.stat", "memory": "memory.current", "cpuset": "cpuset.cpus.effective", "blkio": "io.stat"}
-    return any((group / names[controller]).exists() for group in chain.groups)
+    return any((group / _SHOWS[controller]).exists() for group in chain.groups)
 
 
 def _quota(group: Path, version: int) -> float | None:
