@@ -2,7 +2,8 @@
 
 A 3D U-Net with AdamW is diagnosed at a batch of 16; then it is run by itself, in a process for each, at sizes
 that were not tried. Its real peaks are those that torch's allocator and the driver tell of that process. What
-was predicted stands beside them in FILE, and is printed.
+was predicted stands beside them in FILE, and is printed; so are the peaks of the sizes that it did try, and
+what each process of its own had reserved, allocated and held beside.
 """
 
 import json
@@ -30,7 +31,11 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 import torch
 free, total = torch.cuda.mem_get_info()
-told = {"reserved": torch.cuda.max_memory_reserved(), "beside": total - free - torch.cuda.memory_reserved()}
+told = {
+    "reserved": torch.cuda.max_memory_reserved(),
+    "allocated": torch.cuda.max_memory_allocated(),
+    "beside": total - free - torch.cuda.memory_reserved(),
+}
 print(json.dumps(told))
 """
 
@@ -68,18 +73,20 @@ def measure(folder: Path) -> dict[str, Any]:
     script = str(SCRIPTS / _SCRIPT)
     doctor = ("-m", "stoker", "doctor", "--json", "--budget", str(_BUDGET))
     told = _answer(folder, *doctor, script, *_NET, "--batch", str(_OWN))
-    vram, tried = told["budget"]["vram"], [point["samples"] for point in told["device"]["resized"]]
-    peaks = {}
+    vram = told["budget"]["vram"]
+    tried = {point["samples"]: point["peak"] for point in told["device"]["resized"]}
+    peaks, apart = {}, {}
     for batch in SIZES:
-        if batch in tried:
-            continue
         few = ("--batch", str(batch), "--patches", str(batch * _STEPS), "--epochs", "1")
         held = _answer(folder, "-c", _PROBE, script, *_NET, *few)
-        peaks[batch] = held["reserved"] + held["beside"] - (vram["others"] or 0)
+        apart[batch] = held
+        if batch not in tried:
+            peaks[batch] = held["reserved"] + held["beside"] - (vram["others"] or 0)
     found = compare(vram, peaks)
     return {
         "command": f"{_SCRIPT} {' '.join(_NET)}",
         "tried": tried,
+        "apart": apart,
         "line": {name: vram[name] for name in ("fixed", "per_sample", "error", "context", "why")},
         "untried": [one.to_json() for one in found],
         "vram_error_max": max(one.error for one in found),
