@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,16 @@ def test_batches_come_from_the_device(tmp_path: Path, tier: str, loader: dict[st
     assert (fed["ids"], fed["losses"]) == (plain["ids"], plain["losses"])
     assert "feed None -> vram: 5.2 KiB fits" in fed["told"][0]
     assert "kept for the model (peak of 3 steps)" in fed["told"][0]
+
+
+def test_what_is_let_go_of_is_told_and_not_kept() -> None:
+    """A script that makes a dataset for every fold has one of them in memory, and a line of each."""
+
+    class Held:
+        why = "ram: 5 KiB fits"
+
+    held = Held()
+    where, alive = _Where(held), weakref.ref(held)  # type: ignore[arg-type]
+    where.settle()
+    del held
+    assert (str(where), alive()) == ("ram: 5 KiB fits", None)

@@ -1,6 +1,7 @@
 """A feed onto a GPU: the same batches from every tier, moving between them, giving memory back."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from feed.numbered import Numbered
 from stoker import Feed
 from stoker.feed import feed as feed_module
+from stoker.feed import holding as holding_module
 from stoker.feed.choice import Room
 from stoker.feed.holding import Holding
 from stoker.feed.tiers.bus import Bus
@@ -186,3 +188,25 @@ def test_settings_tell_what_the_model_needs(
     feed = Feed(source(), **options)
     assert feed.tier == "vram"
     feed.close()
+
+
+@pytest.mark.parametrize("few", [1, 8])
+def test_a_loop_may_change_its_stream(
+    options: dict[str, Any],
+    expected: list[dict[str, torch.Tensor]],
+    few: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first batch on one stream that is busy, the rest on another: they wait for what they read."""
+    monkeypatch.setattr(holding_module, "_FEW", few)
+    side = torch.cuda.Stream()
+    with closing(Feed(source(), tier="vram", reserve=0, **options)) as feed:
+        found = epochs(feed, 1)
+        for _ in range(2):
+            batches = iter(feed)
+            torch.cuda._sleep(50_000_000)
+            found.append({name: tensor.cpu() for name, tensor in next(batches).items()})
+            torch.cuda._sleep(50_000_000)
+            with torch.cuda.stream(side):
+                found += [{name: tensor.cpu() for name, tensor in batch.items()} for batch in batches]
+    assert_equal(found, expected)

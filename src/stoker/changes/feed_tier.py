@@ -36,6 +36,7 @@ class _Held:
     collate: Any
     samples: HeldLoader | None
     loaders: "weakref.WeakSet[DataLoader[Any]]"
+    where: "_Where | None" = None
     epochs: int = 0
 
 
@@ -86,8 +87,7 @@ def _held_for(loader: Any) -> _Held:
             return one
     for gone in [one for one in _tier.held if not one.loaders]:
         _tier.held.remove(gone)
-        if gone.samples is not None:
-            gone.samples.close()
+        _let_go(gone)
     held = _Held(
         dataset=loader.dataset,
         collate=loader.collate_fn,
@@ -102,7 +102,8 @@ def _held_for(loader: Any) -> _Held:
             raise NotPackable("a StatefulDataLoader's place, which it saves, is that of its own iterator")
         held.samples = HeldLoader(loader, _tier.wanted, cache=_cache(), number=_tier.made)
         # Told when the script is over: a tier is moved once the model's need is known.
-        note(loader, before={"feed": None}, after={"feed": _Where(held.samples)})
+        held.where = _Where(held.samples)
+        note(loader, before={"feed": None}, after={"feed": held.where})
     except NotPackable as error:
         note(loader, left=f"feed: {error}")
     except Exception as error:  # noqa: BLE001  (whatever a look meets, the script runs as it is)
@@ -112,19 +113,28 @@ def _held_for(loader: Any) -> _Held:
 
 
 class _Where:
-    """Where samples are by the time that somebody asks."""
+    """Where samples are by the time that somebody asks; once they are let go of, where they were."""
 
     def __init__(self, samples: HeldLoader) -> None:
-        self._samples = samples
+        self._now: HeldLoader | str = samples
+
+    def settle(self) -> None:
+        """Keep the words, and not the samples and their dataset."""
+        self._now = str(self)
 
     def __str__(self) -> str:
-        return self._samples.why
+        return self._now if isinstance(self._now, str) else self._now.why
+
+
+def _let_go(held: _Held) -> None:
+    if held.samples is not None and held.where is not None:
+        held.where.settle()
+        held.samples.close()
+        held.samples = None
 
 
 def _give_up(held: _Held, loader: Any, why: str) -> None:
-    assert held.samples is not None
-    held.samples.close()
-    held.samples = None
+    _let_go(held)
     note(loader, left=f"feed: {why}")
 
 

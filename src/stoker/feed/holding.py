@@ -273,7 +273,7 @@ class Holding:
     def _gather(self, rows: Rows, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
         """All samples are held: one gather for a few batches, as far as they are small."""
         for together in self._together(shards):
-            places = self._places_on(rows.device, together)
+            stream, places = self._streams.current(), self._places_on(rows.device, together)
             few = self._count_few(together[0])
             for begin in range(0, len(together), few):
                 if self._rows is not rows:  # given back meanwhile, or moved
@@ -281,6 +281,7 @@ class Holding:
                     return
                 some = together[begin : begin + few]
                 sizes = list(map(len, some))
+                self._streams.bring_over(places, stream)
                 chosen, places = places[: sum(sizes)], places[sum(sizes) :]
                 yield from self._streams.hand(some, rows.get_each(chosen, sizes))
 

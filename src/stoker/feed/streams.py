@@ -37,6 +37,24 @@ class Streams:
             torch.cuda.synchronize(self._device)
             self._putting = None
 
+    def current(self) -> Any:
+        """The current stream, to be given to `bring_over`; None on a CPU."""
+        if self._index is None:
+            return None
+        told = torch._C._cuda_getCurrentStream(self._index)
+        self._stream(told)
+        return told
+
+    def bring_over(self, tensor: torch.Tensor, made_on: Any) -> None:
+        """Let the current stream read a tensor that was made on that one."""
+        if self._index is None:
+            return
+        now = torch._C._cuda_getCurrentStream(self._index)
+        if now != made_on:
+            current = self._stream(now)
+            current.wait_stream(self._stream(made_on))
+            tensor.record_stream(current)
+
     def hand(self, shards: Sequence[Shard], batches: Sequence[Any]) -> Iterator[tuple[Shard, Any]]:
         """Each batch, gathered on the stream that is current now, to whichever stream is current by then."""
         if self._index is None or len(batches) == 1:
