@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.changes.feed_tier import pinned
+from stoker.changes.feed_tier import _Where, pinned
 
 HERE = Path(__file__).parent
 RAM, WORKERS = {"feed": "ram"}, {"num_workers": 2, "prefetch_factor": 3}
