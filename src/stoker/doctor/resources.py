@@ -189,8 +189,8 @@ def _copies(
 def _going_on(rises: Sequence[float]) -> float:
     """Their sum without the greatest: what goes on is in more than one of them.
 
-    A collection of all garbage touches every object at once, whatever the dataset: 63 MiB in a worker of the
-    ward's `handoff-arm-40`, which had copied 1 MiB in the seconds before.
+    A worker of the ward's `handoff-arm-40` copied 63 MiB at once, after 1 MiB in the seconds before, and none
+    of it is the dataset's; that it was a collection of all garbage is likely, and was not proved.
     """
     return sum(rises) - max(rises) if len(rises) > 1 else sum(rises)
 
