@@ -412,17 +412,37 @@ def ward(
         bool,
         typer.Option("--cures", help="Apply the cures that are proposed, and score the rates predicted."),
     ] = False,
+    join: Annotated[
+        Path | None, typer.Option(help="Run nothing: score the results in this folder, of one version.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda: the cases that need no card, or those that need one.")
+    ] = None,
+    stop_after: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so many seconds; run it again to go on.")
+    ] = None,
+    commit: Annotated[str | None, typer.Option(help="The commit judged, where git cannot tell.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="--join: the machine's word, where results do not say it.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("benchmarks"),
 ) -> None:
     """Inject each cause here, let the doctor judge, and score it."""
     from stoker.ward import command
 
-    if cures and (renamed or listed):
-        raise UsageError("--cures applies cures: it goes neither with --list nor with --renamed")
+    if cures and (renamed or listed or join):
+        raise UsageError("--cures applies cures: it goes neither with --list, --renamed nor --join")
+    if join is not None and (case or renamed or listed):
+        raise UsageError("--join scores all results of a folder: it goes with no case, --list or --renamed")
     if cures:
         command.try_all(wanted=case or [], out=out)
+    elif join is not None:
+        command.join_all(folder=join, out=out, device=device, commit=commit, hardware=hardware)
     else:
-        command.go(wanted=case or [], out=out, renamed=renamed, listed=listed)
+        command.go(
+            wanted=case or [], out=out, renamed=renamed, listed=listed, device=device, commit=commit,
+            stop_after=stop_after,
+        )  # fmt: skip
 
 
 def _print_json(value: dict[str, Any]) -> None:

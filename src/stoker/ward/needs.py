@@ -34,9 +34,17 @@ _MIB = 1 << 20
 
 def missing(case: Case) -> str | None:
     """Why this machine cannot run the case; `None` where it can."""
-    needed = [*case.needs, *(_BY_SETUP[setup.name] for setup in case.setup if setup.name in _BY_SETUP)]
-    reasons = [reason for need in dict.fromkeys(needed) if (reason := _reason(need)) is not None]
+    reasons = [reason for need in dict.fromkeys(_needed(case)) if (reason := _reason(need)) is not None]
     return "; ".join(reasons) or None
+
+
+def of_card(case: Case) -> bool:
+    """Whether it is a case of a GPU, and of no use where there is none."""
+    return not {"cuda", "fake-nvml"}.isdisjoint(_needed(case))
+
+
+def _needed(case: Case) -> list[str]:
+    return [*case.needs, *(_BY_SETUP[setup.name] for setup in case.setup if setup.name in _BY_SETUP)]
 
 
 @functools.cache

@@ -1,95 +1,92 @@
 """The ward's rounds: every case that this machine can run is shown to the doctor, who is not told its cause.
 
-Each case leaves a result file of its own, so that rounds can be broken off and gone on with; a table joins
-those of one version.
+Each case leaves a result file of its own, so that rounds can be broken off and gone on with; beside it stands
+the doctor's whole answer.
 """
 
 import json
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from stoker.ward.case import NO_ALARM, Case
+from stoker.bench.result import write_text
+from stoker.ward.case import Case
 from stoker.ward.catalogue import injectable, prepared
+from stoker.ward.results import NOT_RUN, Seen, Stamp, keep, kept, unseen
 
 # Seconds that a verdict may take, and that the whole of a case may on top of it.
 BUDGET = 30.0
 _PATIENCE = 150.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What the doctor said of a case."""
-
-    case: str
-    truth: str
-    also: tuple[str, ...]
-    said: str | None
-    said_also: tuple[str, ...]
-    seconds: float | None
-    # Why there is no verdict: not injectable here, or what went wrong.
-    reason: str | None = None
-
-    @property
-    def right(self) -> bool | None:
-        """Whether the cause was named first; None where the case could not be run here."""
-        if self.said is None:
-            return None if self.seconds is None else False
-        if self.truth in NO_ALARM:
-            return self.said in NO_ALARM
-        return self.said == self.truth
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as its file holds it."""
-        return {**vars(self), "also": list(self.also), "said_also": list(self.said_also), "right": self.right}
+# Seconds that must be left to begin another case: the longest of 22 on an H200 took 27, most 16 to 20.
+_LEAST = 28.0
 
 
 def make_rounds(
-    cases: Iterable[Case], folder: Path, *, version: str, renamed: bool, tell: Callable[[str], None]
+    cases: Iterable[Case],
+    folder: Path,
+    *,
+    stamp: Stamp,
+    renamed: bool,
+    tell: Callable[[str], None],
+    stop_after: float | None = None,
 ) -> list[Seen]:
-    """Show each case to the doctor, unless its result for this version is there already."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Show each case to the doctor, unless its result for this version is there already.
+
+    What the seconds do not suffice for is not run: no case is begun shortly before their end, and the one
+    that is under way then leaves no result.
+    """
+    end = float("inf") if stop_after is None else time.monotonic() + stop_after
     all_seen = []
     for case in cases:
-        path = folder / f"{case.id}.json"
-        seen = _kept(path, version)
+        seen = kept(folder, case, stamp.version)
         if seen is None:
-            seen = show(case, renamed=renamed)
-            path.write_text(json.dumps({"version": version, **seen.to_json()}, indent=1) + "\n")
+            seen = _show_in_time(case, folder, renamed, end)
+            if seen.reason != NOT_RUN:
+                keep(folder, seen, stamp)
         tell(line_of(seen))
         all_seen.append(seen)
     return all_seen
 
 
-def show(case: Case, *, renamed: bool = False) -> Seen:
-    """Run the doctor on a case."""
+def _show_in_time(case: Case, folder: Path, renamed: bool, end: float) -> Seen:
+    left = end - time.monotonic()
+    if left < _LEAST:
+        return unseen(case, NOT_RUN)
+    return show(case, renamed=renamed, told=folder / "told" / f"{case.id}.json", patience=left)
+
+
+def show(case: Case, *, renamed: bool = False, told: Path | None = None, patience: float = _PATIENCE) -> Seen:
+    """Run the doctor on a case; its whole answer goes to `told`, or what it said on its errors' stream."""
     reason = injectable(case)
     if reason is not None:
-        return _unseen(case, None, reason)
+        return unseen(case, reason)
     began = time.monotonic()
     with prepared(case, renamed=renamed) as ready:
         command = ready.command("-m", "stoker", "doctor", "--json", "--budget", str(BUDGET))
         try:
             done = subprocess.run(
-                command, env=ready.env, cwd=ready.cwd, capture_output=True, text=True, timeout=_PATIENCE,
-                check=False,
+                command, env=ready.env, cwd=ready.cwd, capture_output=True, text=True,
+                timeout=min(_PATIENCE, patience), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return _unseen(case, time.monotonic() - began, f"no verdict within {_PATIENCE:.0f} s")
+            if patience < _PATIENCE:
+                return unseen(case, NOT_RUN)
+            return unseen(case, f"no verdict within {_PATIENCE:.0f} s", seconds=time.monotonic() - began)
+    if told is not None:
+        write_text(told, done.stdout or json.dumps({"stderr": done.stderr}) + "\n")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        return _unseen(case, time.monotonic() - began, f"exit code {done.returncode}: {last}")
-    told = json.loads(done.stdout)
+        reason = f"exit code {done.returncode}: {last}"
+        return unseen(case, reason, seconds=time.monotonic() - began)
+    answer = json.loads(done.stdout)
     return Seen(
         case=case.id,
         truth=case.cause,
         also=case.also,
-        said=told["verdict"]["cause"],
-        said_also=tuple(one["cause"] for one in told["verdict"]["also"]),
-        seconds=told["seconds"],
+        said=answer["verdict"]["cause"],
+        said_also=tuple(one["cause"] for one in answer["verdict"]["also"]),
+        seconds=answer["seconds"],
     )
 
 
@@ -100,25 +97,3 @@ def line_of(seen: Seen) -> str:
     also = f" (also {', '.join(seen.said_also)})" if seen.said_also else ""
     said = seen.said or seen.reason
     return f"{'right' if seen.right else 'WRONG'}  {seen.case}: {seen.truth}, said {said}{also}"
-
-
-def _unseen(case: Case, seconds: float | None, reason: str) -> Seen:
-    return Seen(
-        case=case.id,
-        truth=case.cause,
-        also=case.also,
-        said=None,
-        said_also=(),
-        seconds=seconds,
-        reason=reason,
-    )
-
-
-def _kept(path: Path, version: str) -> Seen | None:
-    if not path.exists():
-        return None
-    held = json.loads(path.read_text())
-    if held.pop("version") != version:
-        return None
-    held.pop("right")
-    return Seen(**{**held, "also": tuple(held["also"]), "said_also": tuple(held["said_also"])})

@@ -9,7 +9,7 @@ from stoker.bench.page import origin, table
 from stoker.bench.result import Result
 from stoker.ward.case import NO_ALARM, Case
 from stoker.ward.cures import Tried, score_of
-from stoker.ward.rounds import Seen
+from stoker.ward.results import NOT_RUN, Seen
 
 
 def figures_of(seen: Sequence[Seen], cases: Sequence[Case]) -> dict[str, float]:
@@ -19,7 +19,10 @@ def figures_of(seen: Sequence[Seen], cases: Sequence[Case]) -> dict[str, float]:
     sick = [one for one in run if one.truth not in NO_ALARM]
     well = [one for one in run if one.truth in NO_ALARM]
     alike = [one for one in run if by_id[one.case].lookalikes]
-    found = {"cases": float(len(run)), "cases_not_injectable": float(len(seen) - len(run))}
+    not_run = sum(one.reason == NOT_RUN for one in seen)
+    found = {"cases": float(len(run)), "cases_not_injectable": float(len(seen) - len(run) - not_run)}
+    if not_run:
+        found["cases_not_run"] = float(not_run)
     for name, some in (("top1", sick), ("lookalikes", alike)):
         if some:
             found[name] = sum(bool(one.right) for one in some) / len(some)
@@ -47,7 +50,7 @@ def page(results: Sequence[Result]) -> str:
             table(["", ""], _summary(figures)),
             "### Put there, and named\n",
             _confusion(result.runs),
-            "### Wrong, and not to be run here\n",
+            "### Wrong, and not run\n",
             table(["case", "put there", "named"], _others(result.runs)),
             origin(result) + "\n",
         ]
@@ -61,6 +64,8 @@ def _summary(figures: Mapping[str, float]) -> list[list[str]]:
         ["healthy runs with an alarm", _of(figures, "healthy_alarms", "healthy_cases")],
         ["cases that cannot be run here", f"{figures.get('cases_not_injectable', 0):.0f}"],
     ]
+    if "cases_not_run" in figures:
+        rows.append(["cases that were not run", f"{figures['cases_not_run']:.0f}"])
     if "verdict_seconds_max" in figures:
         rows.append(["the longest verdict", f"{figures['verdict_seconds_max']:.0f} s"])
     return rows
