@@ -19,7 +19,7 @@ from stoker.doctor.experiments.copy import move_again
 from stoker.doctor.experiments.memory import tell_of_overflow
 from stoker.doctor.experiments.syncs import SyncLines
 from stoker.doctor.experiments.trace import Traced
-from stoker.doctor.experiments.variants import variants
+from stoker.doctor.experiments.variants import ChannelsLast, variants
 from stoker.doctor.trial import Parts, Trial
 from stoker.ward.fake_device import FakeDevice
 from stoker.watch.session import Plan, Session
@@ -204,6 +204,23 @@ def test_pinned_memory_is_moved_faster() -> None:
     assert kind == "copied"
     assert body["bytes"] == 64 << 20
     assert 0 < body["pinned"] < body["pageable"]
+
+
+def test_weights_lie_as_they_did_after_their_channels_were_last() -> None:
+    """The sizes that come next are the script's own: a convolution follows the layout of its weights."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3)).to(memory_format=torch.contiguous_format)
+    net[1].to(memory_format=torch.channels_last)
+    before = [(one.detach().clone(), one.stride()) for one in net.parameters()]
+    net(torch.rand(2, 3, 8, 8)).mean().backward()
+    switched = ChannelsLast(None, lambda *_, **__: None, [net])
+    switched.enter()
+    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+    switched.leave()
+    for one, (numbers, strides) in zip(net.parameters(), before, strict=True):
+        assert one.stride() == strides
+        assert torch.equal(one, numbers)
+    assert net[0](torch.rand(2, 3, 8, 8)).is_contiguous()
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ so that the numbers which the model learns may change here; nothing but the time
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -110,14 +111,20 @@ class ChannelsLast(Bf16):
     name = CHANNELS_LAST
 
     def enter(self) -> None:
-        """Turn the weights over, and what goes in. They stay so: it is the last variant."""
+        """Turn the weights over, and what goes in."""
         super().enter()
-        for root in self._roots:
-            for parameter in root.parameters():
-                parameter.data = _channels_last(parameter.data)
-                if parameter.grad is not None:
-                    parameter.grad = _channels_last(parameter.grad)
-            self._hooks.append(root.register_forward_pre_hook(self._turn))
+        self._before_it = [
+            (parameter, parameter.stride()) for root in self._roots for parameter in root.parameters()
+        ]
+        for parameter, _ in self._before_it:
+            _turn_over(parameter, _channels_last)
+        self._hooks += [root.register_forward_pre_hook(self._turn) for root in self._roots]
+
+    def leave(self) -> None:
+        """Turn them back: a convolution follows its weights, with other kernels and another peak."""
+        super().leave()
+        for parameter, strides in self._before_it:
+            _turn_over(parameter, partial(_with_strides, strides=strides))
 
     def _turn(self, module: nn.Module, args: Any) -> Any:
         return tree_map(_channels_last, args)
@@ -166,6 +173,18 @@ def _nothing() -> None:
 
 def _as_float32(leaf: Any) -> Any:
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16 else leaf
+
+
+def _turn_over(parameter: nn.Parameter, turn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    parameter.data = turn(parameter.data)
+    if parameter.grad is not None:
+        parameter.grad = turn(parameter.grad)
+
+
+def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    if tensor.stride() == strides:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _channels_last(leaf: Any) -> Any:
