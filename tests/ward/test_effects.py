@@ -154,7 +154,7 @@ SMALL_ON_CPU = {
     "hyperspectral_cubes.py": ("--batch", "2", "--bands", "8"),
     "rail_cameras.py": ("--batch", "2", "--side", "32", "--workers", "1"),
     "sar_autoencoder.py": ("--base", "4", "--blocks", "1", "--batch", "2", "--side", "32"),
-    "dialogue_turns.py": ("--longest", "80", "--width", "32"),
+    "dialogue_turns.py": ("--longest", "128", "--width", "32"),
     "street_scenes.py": ("--width", "8", "--depth", "1", "--batch", "2", "--side", "16"),
 }
 

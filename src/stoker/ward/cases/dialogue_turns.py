@@ -1,4 +1,4 @@
-"""Turns of a dialogue, as long as they come, through a transformer on a GPU."""
+"""Turns of a dialogue, padded to the next 64 tokens, through a transformer on a GPU."""
 
 import argparse
 import random
@@ -28,7 +28,7 @@ head = nn.Linear(cfg.width, 1000).to(cfg.device)
 parameters = [*embed.parameters(), *body.parameters(), *head.parameters()]
 optimizer = torch.optim.AdamW(parameters, lr=1e-4)
 for step in range(cfg.steps):
-    length = cfg.longest if cfg.fixed else random.randrange(cfg.longest // 2, cfg.longest)
+    length = cfg.longest if cfg.fixed else 64 * random.randint(cfg.longest // 128, cfg.longest // 64)
     turns = torch.randint(1000, (cfg.batch, length + 1), device=cfg.device)
     with torch.autocast(cfg.device, torch.bfloat16, enabled=cfg.half):
         logits = head(body(embed(turns[:, :-1])))
