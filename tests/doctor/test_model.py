@@ -225,3 +225,31 @@ def test_a_worker_that_was_drained_counts_more_than_the_loop_in_its_place() -> N
     assert loader_seconds(loop(drawn=drawn, loader_with=(1, 0.025)), 1) == pytest.approx(0.025)
     assert loader_seconds(loop(drawn=drawn, loader_with=(1, 0.025)), 0) == pytest.approx(0.02)
     assert loader_seconds(loop(drawn=drawn, loader_with=(2, 0.012)), 1) == pytest.approx(0.02)
+
+
+def test_workers_that_are_started_anew_take_their_time_each() -> None:
+    """Eight times as many take eight times as long to start in every epoch, then one first batch."""
+    run = loop(step=0.025, startup=0.2, compute=1e-3, loader=0.02, cores=0.01)
+    first = 0.04 / 100
+    fork = 0.2 * 0.025 - first
+    steady = 0.02 / 8
+    assert 1 / rate(run, workers(16)) == pytest.approx(steady + first + 8 * fork, rel=0.02)
+    stay = Change(change="persistent_workers", value=True)
+    assert 1 / rate(run, workers(16), stay) == pytest.approx(steady + first, rel=0.05)
+
+
+def test_workers_queue_for_the_cores() -> None:
+    """Short of the cores' limit already: 16 workers of 2 cores would need 80% of them."""
+    run = loop(compute=1e-3, loader=0.02, cores=0.2, host={"usable_cores": 2.0})
+    found = rate(run, workers(16))
+    assert 0.8 * 400 < found < 0.95 * 400
+    assert rate(run, workers(4)) == pytest.approx(100, rel=0.03)
+
+
+def test_beyond_what_was_measured_less_is_known() -> None:
+    """The interval is wider by every doubling of workers."""
+    run = loop(compute=1e-3, loader_with=(4, 0.011), cores=0.01)
+    told = [predict(run, (workers(number),)) for number in (4, 8, 16)]
+    widths = [one.rate.high / one.rate.low for one in told if one is not None]
+    assert widths == sorted(set(widths))
+    assert len(widths) == 3

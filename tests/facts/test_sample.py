@@ -170,3 +170,21 @@ def test_loopback_is_counted_apart() -> None:
     """Bytes from the machine itself are no network traffic."""
     text = "Inter-|   Receive\n face |bytes\n    lo: 100 1 0\n  eth0: 20 1 0\n  eth1: 3 1 0\n"
     assert counters.parse_net(text) == {"net_received_bytes": 23, "net_loopback_received_bytes": 100}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are listed by Linux alone")
+def test_children_beside_the_workers_are_counted_together() -> None:
+    """A server that a script starts for itself; not a worker, which has its own line."""
+    sampler = Sampler(gpu=FakeGpus())
+    burn = "import os, sys\nwhile os.times().user < 0.3: pass\nprint('up', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        beside = sampler.read()["beside_cpu_s"]
+        as_worker = sampler.read([server.pid])["beside_cpu_s"]
+    sampler.close()
+    if beside is None:
+        pytest.skip("this kernel does not list a process' children")
+    assert float(str(beside)) - float(str(as_worker)) >= 0.3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.tune.comparison import compare, spread_of
-from stoker.tune.stretches import length, rates
+from stoker.tune.stretches import epoch_of, length, rates
 
 LOADER = {"fed": 100, "num_workers": 4, "prefetch_factor": 2, "length": None}
 
@@ -40,6 +40,27 @@ def test_a_rate_counts_samples_over_wall_time() -> None:
     assert rates(ends, [None] * len(ends), 100).unit == "step"
 
 
+def test_the_turn_of_an_epoch_is_shared_out_over_it() -> None:
+    """Steps of 10 ms, 200 in an epoch that takes 0.8 s to begin: a rate of 200 in 2.8 s.
+
+    Where no turn was seen, what it costs is not known.
+    """
+    ends = [0.0]
+    for step in range(1, 301):
+        ends.append(ends[-1] + 0.01 + (0.8 if step == 120 else 0.0))
+    found = rates(ends, [1] * len(ends), 50, turns={120}, epoch=200)
+    assert found.each == pytest.approx([200 / 2.8] * 5)
+    assert rates(ends[:101], [1] * 101, 50, turns=(), epoch=200).each == pytest.approx([100.0] * 2)
+    assert rates(ends, [1] * len(ends), 50, turns={120}, epoch=50).each[2] == pytest.approx(50 / 1.3)
+
+
+def test_an_epoch_is_counted_in_steps() -> None:
+    """Of a loop that draws two batches for each."""
+    assert epoch_of([{**LOADER, "length": 80, "fed": 100}], 50) == 40.0
+    assert epoch_of([LOADER], 50) is None
+    assert epoch_of([], 50) is None
+
+
 def test_stretches_beside_other_work_are_left_out() -> None:
     """By the machine's busy time less the run's own; where all are, that is said."""
     lines: list[dict[str, Any]] = [
@@ -49,6 +70,9 @@ def test_stretches_beside_other_work_are_left_out() -> None:
     ends, samples = [0.0, 1.0, 2.0, 8.0, 9.0], [4] * 5
     found = rates(ends, samples, 2, lines)
     assert (found.each, found.disturbed, found.size) == ((4.0,), False, 4.0)
+    assert (
+        len(rates(ends, samples, 2, [{**line, "beside_cpu_s": 1.0 * line["t"]} for line in lines]).each) == 2
+    )
     busy = [{**line, "machine_user_s": 2.0 * line["t"]} for line in lines]
     assert rates(ends, samples, 2, busy).disturbed
     assert len(rates(ends, samples, 2, busy).each) == 2

@@ -284,3 +284,33 @@ def test_a_candidate_is_named_as_the_settings_write_it() -> None:
     """Words in double quotes, switches in small letters."""
     named = [Candidate(change="it", value=value, why="").name for value in ("ram", True, 4)]
     assert named == ['it = "ram"', "it = true", "it = 4"]
+
+
+def test_more_workers_that_take_long_to_start_are_to_stay(tmp_path: Path) -> None:
+    """1% of the time for one worker is more for four of them, each four times as fast."""
+    run = replace(STARVED, startup=0.01, making={"batches": 50, "read": 0.004, "cpu": 0.002})
+    found = tuned(by_workers, tmp_path / "it", wanted=search(run))
+    assert "persistent_workers" in [one.candidate.change for one in found.tried]
+    alone = tuned(lambda s: 800.0, tmp_path / "alone", wanted=search(run))
+    assert "persistent_workers" not in [one.candidate.change for one in alone.tried]
+
+
+def test_what_cannot_end_in_time_is_not_begun(tmp_path: Path) -> None:
+    """A trial takes up to 5 s, two probes 3: with 4.5 s left nothing is tried, with 12 a change is."""
+    few = tuned(by_workers, tmp_path / "few", seconds=4.5)
+    assert (few.tried, few.settings) == ((), {})
+    assert few.stopped == "the budget is used up before a change was tried: give more with --budget SECONDS"
+    assert tuned(by_workers, tmp_path / "some", seconds=12.0).settings
+
+
+def test_bit_identical_losses_need_no_second_probe_without_the_change(tmp_path: Path) -> None:
+    """What the script does by itself decides nothing then; where they differ, it does."""
+    seeds: list[tuple[bool, int]] = []
+
+    def probe(settings: Mapping[str, Any], seed: int) -> Probe:
+        seeds.append((bool(settings), seed))
+        return PLAIN
+
+    tuned(by_workers, tmp_path / "same", probe=probe)
+    assert seeds[:2] == [(False, 0), (True, 0)]
+    assert [one for one in seeds if not one[0]] == [(False, 0)]

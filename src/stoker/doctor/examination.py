@@ -40,6 +40,8 @@ _OF_DEVICE = (
 _GROUP_HEADROOM = 32
 # Of a budget, for the first run; the rest is for a drain with other workers.
 _FIRST = 0.7
+# Of a small one, for observing: of 20 s the 6 of a large one left none for the loader.
+_OBSERVED = 0.15
 # More is asked in it where there is a GPU.
 _FIRST_WITH_GPU = 0.85
 
@@ -131,7 +133,8 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     cards = look()
     tell("observing the loop, then with held batches, then its loader alone")
     first = _FIRST_WITH_GPU if cards else _FIRST
-    result = _hold(command, folder, name, Parts(device=True), budget * first)
+    parts = Parts(device=True, observe_seconds=min(Parts.observe_seconds, budget * _OBSERVED))
+    result = _hold(command, folder, name, parts, budget * first)
     world = next((one.body["world"] for one in result.messages if one.kind == "ranks"), 1)
     if world > 1:
         own = folder / run_of_ranks(name)

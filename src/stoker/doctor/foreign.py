@@ -5,6 +5,8 @@ from typing import Any
 
 # Seconds of all cores in which they did something, or were lent to another machine.
 _BUSY = tuple(f"machine_{name}_s" for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+# Of the process, of children that it has waited for, and of those that it has beside its workers.
+_OWN = ("cpu_s", "children_cpu_s", "beside_cpu_s")
 # Cores that others may use without the figures being called theirs too.
 FEW = 0.2
 
@@ -28,8 +30,7 @@ def foreign_cores(
         return None
     first, last = known[0], known[-1]
     all_busy = sum((last.get(name) or 0.0) - (first.get(name) or 0.0) for name in _BUSY)
-    own = last["cpu_s"] - first["cpu_s"] + (last.get("children_cpu_s") or 0.0)
-    own -= first.get("children_cpu_s") or 0.0
+    own = sum((last.get(name) or 0.0) - (first.get(name) or 0.0) for name in _OWN)
     before = {one["pid"]: one.get("cpu_s") or 0.0 for one in first.get("processes") or []}
     own += sum((one.get("cpu_s") or 0.0) - before.get(one["pid"], 0.0) for one in last.get("processes") or [])
     return max(0.0, float(all_busy - own)) / float(last["t"] - first["t"])

@@ -6,18 +6,20 @@ compute
     what a step takes with held batches;
 loader
     what its batches take with nobody computing: measured for one or two numbers of workers, and between and
-    beyond them a line through the measured rates, never steeper than one worker's own rate;
+    beyond them a line through the measured rates, never steeper than one worker's own rate, and bent by the
+    cores that more workers queue for;
 cores
     the CPU time of a step, the loop's and the workers', over the cores that may be used.
 
 Rates are in steps of the script's own size: after a change of the batch, one step counts for as many as its
-samples make. The interval is the spread that was measured, and by how much earlier predictions were wrong
-(`calibration.py`).
+samples make. The interval is the spread that was measured, by how much earlier predictions were wrong
+(`calibration.py`), and how far beyond what was measured it lies. Workers that are started anew in every epoch
+take their time for each of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, exp, hypot, isfinite
+from math import ceil, exp, hypot, isfinite, log2
 from typing import Any
 
 from stoker.doctor.evidence import Evidence
@@ -26,6 +28,9 @@ from stoker.doctor.finding import ALARM
 # What a prediction may be off by where few of its kind were tried, as a share. On 2 cores three settings of
 # the ward missed by 2 to 5%, two rewritten scripts by 17 and 26% (benchmarks/cures.md).
 _UNTRIED_SETTING, _UNTRIED_SCRIPT = 0.10, 0.30
+# And for each doubling of workers beyond those that were measured. On 2 cores, with 2 and 4 workers measured,
+# 8, 12 and 16 of them at a store were predicted 7, 26 and 20% too high while others used the machine.
+_UNTRIED_DOUBLING = 0.10
 # Changes after which batches cost the loop nothing: they come from memory, on the device or beside it.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
 # Other changes to how batches are made and handed over; what is not among them is of the loop itself.
@@ -102,7 +107,10 @@ def predict(
     seconds, limit = found
     known = errors or {}
     wrong = max(known.get(change.change, untried(change.change)) for change in changes)
-    half, rate = hypot(_spread(run, changes), wrong), 1 / seconds
+    half, rate = (
+        hypot(_spread(run, changes), wrong, _UNTRIED_DOUBLING * _doublings(run, changes)),
+        1 / seconds,
+    )
     return Prediction(
         changes=tuple(changes),
         rate=Interval(low=rate * exp(-half), mid=rate, high=rate * exp(half)),
@@ -127,6 +135,16 @@ def _spread(run: Evidence, changes: Sequence[Change]) -> float:
     if tried is not None and any(one.change == "num_workers" and one.value == tried[0] for one in changes):
         return tried[2] or 0.0
     return run.spread or 0.0
+
+
+def _doublings(run: Evidence, changes: Sequence[Change]) -> float:
+    """How often workers are doubled beyond what was measured of them."""
+    tried = [one[0] for one in (run.step_with, run.loader_with) if one is not None]
+    most = max(1, run.workers, *tried)
+    wanted = max(
+        (int(one.value) for one in changes if one.change == "num_workers" and one.value), default=most
+    )
+    return max(0.0, log2(wanted / most))
 
 
 def _without(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | None:
@@ -268,7 +286,29 @@ def loader_seconds(run: Evidence, workers: int) -> float | None:
         return 1 / points[0] if 0 in points else None
     if 0 in points:  # a loop that makes its own batches does a worker's work
         points.setdefault(1, points.pop(0))
-    return 1 / _rate_at(sorted((count, rate) for count, rate in points.items() if count), workers)
+    measured = sorted((count, rate) for count, rate in points.items() if count)
+    rate = _rate_at(measured, workers)
+    last, most = measured[-1]
+    if workers > last and (cores := core_seconds(run)) is not None:
+        rate = min(
+            rate, most * queued_rate(cores, last / most, workers) / queued_rate(cores, last / most, last)
+        )
+    return 1 / rate
+
+
+def queued_rate(cores: float, turn: float, workers: int) -> float:
+    """Batches a second of so many workers that wait, then queue for the cores.
+
+    The time of a worker's `turn` in which it waits passes for all workers at once; the other is that of the
+    cores, for one at a time (mean value analysis; Reiser and Lavenberg 1980).
+    """
+    waits = max(0.0, turn - cores)
+    rate = length = 0.0
+    for number in range(1, workers + 1):
+        at_cores = cores * (1 + length)
+        rate = number / (waits + at_cores)
+        length = rate * at_cores
+    return rate
 
 
 def _rate_at(measured: Sequence[tuple[int, float]], workers: int) -> float:
@@ -296,7 +336,14 @@ def core_seconds(run: Evidence) -> float | None:
 
 
 def _with_workers(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
-    return None if change.value is None else replace(loop, workers=int(change.value))
+    """Those that are started anew in every epoch take as long each, and then for the first batch."""
+    if change.value is None:
+        return None
+    workers = int(change.value)
+    if not loop.workers:
+        return replace(loop, workers=workers)
+    first = min(loop.startup, _first_batch(run))
+    return replace(loop, workers=workers, startup=first + (loop.startup - first) * workers / loop.workers)
 
 
 def _with_prefetch(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:

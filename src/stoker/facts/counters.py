@@ -166,6 +166,12 @@ def parse_stat(text: str | None) -> dict[str, object] | None:
     }
 
 
+def cpu_of(pid: int) -> float:
+    """CPU time of a process and of those that it has waited for; 0 of one that has ended."""
+    found = parse_stat(cgroup.read_text(Path(f"/proc/{pid}/stat"))) or {}
+    return sum(float(str(found.get(name, 0.0))) for name in ("cpu_s", "children_cpu_s"))
+
+
 def parse_mask(text: str | None) -> int | None:
     """Count the cores in the mask of /proc/PID/status: hexadecimal digits, with commas."""
     _, _, rest = (text or "").partition("\nCpus_allowed:")

@@ -12,11 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import psutil
 
-from stoker.facts import nvml
-from stoker.facts.counters import MachineCounters, ProcessCounters
+from stoker.facts import cgroup, nvml
+from stoker.facts.counters import MachineCounters, ProcessCounters, cpu_of
 from stoker.facts.nvml import GpuSource
 
 # NVML measures bus traffic by waiting about 20 ms for each direction.
@@ -77,6 +78,7 @@ class Sampler:
         return {
             "t": time.time(),
             **own,
+            "beside_cpu_s": self._read_beside(set(wanted)),
             **(self._machine.read() if self._machine is not None else _read_machine()),
             "processes": readings,
             "gpus": [] if self._gpu is None else self._read_gpus(self._gpu, bus=bus),
@@ -106,6 +108,20 @@ class Sampler:
             self._processes.pop(pid).close()
             return None
         return {**found, **counters.read_sizes()} if sizes else found
+
+    def _read_beside(self, known: set[int]) -> float | None:
+        """CPU time of the process' other children, such as a server that a script starts for itself.
+
+        Those of its first thread, and of them what lives or was waited for; not this process, where it is
+        one. None where the kernel does not list them.
+        """
+        if not self._linux:
+            return None
+        listed = cgroup.read_text(Path(f"/proc/{self._own}/task/{self._own}/children"))
+        if listed is None:
+            return None
+        known = known | {os.getpid()}
+        return sum(cpu_of(pid) for word in listed.split() if (pid := int(word)) not in known)
 
     def _drop(self, kept: set[int]) -> None:
         for pid in [pid for pid in self._processes if pid not in kept]:

@@ -20,9 +20,13 @@ from stoker.tune.tuner import Tried, Tuned, Tuner
 DEFAULT_BUDGET = 300.0
 # Of the budget, for the diagnosis before the search. Of a small one more: in 13 s it saw the loops of
 # two examples as they are, and nothing of their loaders.
-_DIAGNOSIS, _DIAGNOSIS_SECONDS, _DIAGNOSIS_MOST = 0.3, 25.0, 0.6
-# Of a trial after its first steps: three stretches take longer where steps do.
-_TRIAL_SECONDS = 4.0
+_DIAGNOSIS, _DIAGNOSIS_SECONDS, _DIAGNOSIS_MOST = 0.3, 25.0, 0.45
+# Of a trial after its first steps, and what part of the time that is left: three stretches take longer where
+# steps do.
+_TRIAL_SECONDS, _TRIAL_SHARE = 4.0, 0.05
+_PROBE_SECONDS = 60.0
+# For what was begun at a budget's end.
+_LEAST_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ def find(
         search=search,
         ledger=ledger,
         hold=_hold(command),
-        probe=_probe(command),
+        probe=_probe(command, began + budget),
         deadline=began + budget,
         ceiling=ceiling_of(told),
         tell=tell,
@@ -128,14 +132,16 @@ def ceiling_of(told: Diagnosis) -> float | None:
 
 def _hold(command: Sequence[str]) -> Callable[[Mapping[str, Any], Path, float], Trial]:
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
-        seconds = min(_TRIAL_SECONDS, max(1.0, left / 8))
-        return hold(command, settings, folder=folder, seconds=seconds, most=max(20.0, left), guards=Guards())
+        seconds = min(_TRIAL_SECONDS, max(1.0, left * _TRIAL_SHARE))
+        most = max(_LEAST_SECONDS, left)
+        return hold(command, settings, folder=folder, seconds=seconds, most=most, guards=Guards())
 
     return held
 
 
-def _probe(command: Sequence[str]) -> Callable[[Mapping[str, Any], int], Probe]:
+def _probe(command: Sequence[str], deadline: float) -> Callable[[Mapping[str, Any], int], Probe]:
     def probed(settings: Mapping[str, Any], seed: int) -> Probe:
-        return take(command, settings, seed=seed)
+        left = max(0.0, deadline - time.monotonic()) + _LEAST_SECONDS
+        return take(command, settings, seed=seed, most=min(_PROBE_SECONDS, left))
 
     return probed

@@ -17,7 +17,7 @@ from stoker.tune.probe import as_argument
 from stoker.tune.weights import Update, agree, distance, is_mean
 
 _HOOK = "stoker.tune.probe:prepare"
-_STEPS = 40
+PROBE_STEPS = 40
 # From the mildest to the gravest.
 _ORDER: tuple[Kind, ...] = ("same", "redraw", "numerics", "optimization")
 
@@ -53,7 +53,7 @@ def take(
     settings: Mapping[str, Any],
     *,
     seed: int = 0,
-    steps: int = _STEPS,
+    steps: int = PROBE_STEPS,
     most: float = 60.0,
     dropout: bool = True,
 ) -> Probe:
@@ -75,6 +75,12 @@ def take(
         f"({result.outcome}: {result.reason})" + (f"; it said: {said[-1]}" if said else "")
         + ". What to do: run it as it stands first, or give it longer"
     )  # fmt: skip
+
+
+def identical(one: Probe, other: Probe) -> bool:
+    """Whether they trained on the same samples and batches, to bit-identical losses, as far as both go."""
+    pairs = ((one.ids, other.ids), (one.batches, other.batches), (one.losses, other.losses))
+    return not any(_differ(a, b) for a, b in pairs)
 
 
 def judge(kind: Kind, changed: Probe, before: Sequence[Probe], *, by_weights: bool = False) -> Meaning:

@@ -34,12 +34,16 @@ Finds = Literal["all", "workers"]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A change to try, why, and the rate that is predicted for it, as a ratio of the script's own."""
+    """A change to try, why, and the rate that is predicted for it, as a ratio of the script's own.
+
+    `seconds` are those that its trial takes beyond another's.
+    """
 
     change: str
     value: Any
     why: str
     predicted: Interval | None = None
+    seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -122,7 +126,8 @@ class Search:
             return
         for tier in tiers:
             if tier == "ram" or ALL["feed"].lacks(tier) is None:
-                yield from self._each("feed", (tier,), f"{causes[0]}: samples that were read once are held")
+                why = f"{causes[0]}: samples that were read once are held"
+                yield from self._each("feed", (tier,), why, seconds=epoch)
             if "feed" in self.kept:
                 return
 
@@ -154,8 +159,9 @@ class Search:
     def _startup(self) -> Iterator[Candidate]:
         if "feed" in self.kept:
             return
-        if self.run.startup >= _STARTUP and not (self.run.drawn is not None and self.run.drawn.persistent):
-            why = f"{self.run.startup:.0%} of the time workers are being started"
+        share = self._starting
+        if share >= _STARTUP and not (self.run.drawn is not None and self.run.drawn.persistent):
+            why = f"{share:.0%} of the time workers are being started"
             yield from self._each("persistent_workers", (True,), why)
             if self._named("worker-startup"):
                 yield from self._each("start_method", ("forkserver", "fork"), why)
@@ -214,7 +220,9 @@ class Search:
         if below >= 0:
             yield from self._each(change, (ladder[below],), why)
 
-    def _each(self, change: str, values: Sequence[Any], why: str) -> Iterator[Candidate]:
+    def _each(
+        self, change: str, values: Sequence[Any], why: str, *, seconds: float = 0.0
+    ) -> Iterator[Candidate]:
         """Those that are allowed, can be had here, and were not tried yet."""
         known = ALL[change]
         if known.kind not in self.kinds:
@@ -225,9 +233,8 @@ class Search:
             if reason is not None:
                 self.not_tried.append(f"{change}: {reason}")
                 continue
-            candidate = Candidate(
-                change=change, value=value, why=why, predicted=self._predicted(change, value)
-            )
+            predicted = self._predicted(change, value)
+            candidate = Candidate(change=change, value=value, why=why, predicted=predicted, seconds=seconds)
             if candidate.name not in self._faster:
                 yield candidate
 
@@ -254,6 +261,15 @@ class Search:
     @property
     def _cores(self) -> int:
         return max(1, int(self.run.host.get("usable_cores") or 1))
+
+    @property
+    def _starting(self) -> float:
+        """Of the time, the share in which workers are being started: of more workers it is more."""
+        if "num_workers" not in self.kept:
+            return self.run.startup
+        now = self._predicted("num_workers", self.kept["num_workers"])
+        then = self._predicted("persistent_workers", True)
+        return self.run.startup if now is None or then is None else 1 - now.mid / then.mid
 
     @property
     def _sleeps(self) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from stoker.changes import ALL, Kind
 from stoker.errors import TrialFailed
 from stoker.tune.comparison import Ratio, compare, spread_of
 from stoker.tune.ledger import Ledger
-from stoker.tune.meaning import Meaning, Probe, judge
+from stoker.tune.meaning import PROBE_STEPS, Meaning, Probe, identical, judge
 from stoker.tune.search import ENOUGH, Candidate, Search
 from stoker.tune.trial import Trial
 
@@ -19,6 +20,10 @@ from stoker.tune.trial import Trial
 _MOST_RUNS = 4
 # Of a search, for the last trial to be whole.
 _LEAST_SECONDS = 5.0
+# What was planned may take so much longer: a budget holds within a few seconds.
+_GRACE = 2.0
+# What ending a process takes.
+_ENDING = 0.5
 
 Hold = Callable[[Mapping[str, Any], Path, float], Trial]
 TakeProbe = Callable[[Mapping[str, Any], int], Probe]
@@ -102,6 +107,7 @@ class Tuner:
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     _probes: list[Probe] = field(default_factory=list)
+    _probe_took: float | None = None
 
     def find(self) -> Tuned:
         """Try candidates until none is left, little is left to gain, or time is over."""
@@ -118,7 +124,7 @@ class Tuner:
             raise TrialFailed(f"{told}. What to do: {cure}")
         stopped = "nothing more is worth trying"
         for candidate in self.search.candidates():
-            if stop := self._enough():
+            if stop := self._enough(candidate):
                 stopped = stop
                 break
             held = self.ledger.held
@@ -148,7 +154,7 @@ class Tuner:
         for number in range(_MOST_RUNS):
             if number and len(self._rates(before)) < len(self._rates(after)):
                 self._run(before)
-            trial = self._run(after)
+            trial = self._run(after, spare=self._checking)
             if trial.rates is None and not self._rates(after):
                 ended: Outcome = "guarded" if trial.outcome in _GUARDED else "broken"
                 return self._tried(candidate, ended, f"{trial.outcome}: {trial.reason}", after, None)
@@ -156,7 +162,10 @@ class Tuner:
                 one = self._tried(candidate, "not faster", alone, after, self._ratio(before, after))
                 return replace(one, counts=False)
             ratio = self._ratio(before, after)
-            if ratio.says != "open" or self._left() < _LEAST_SECONDS:
+            turn = self._takes(candidate)
+            if len(self._rates(before)) < len(self._rates(after)) + 1:
+                turn += self._trial_took
+            if ratio.says != "open" or not self._is_time_for(turn):
                 break
         assert ratio is not None
         if ratio.says != "faster":
@@ -199,20 +208,31 @@ class Tuner:
         allowed = "redraw" if gravest == "same" and "redraw" in self.search.kinds else gravest
         self.tell(f"{candidate.name}: what it means")
         if not self._probes:
-            self._probes += [self.probe({}, 0), self.probe({}, 0)]
-        if allowed == "numerics" and len(self._probes) < 4:
-            self._probes += [self.probe({}, 1), self.probe({}, 2)]
+            self._probes.append(self._take({}, 0))
+        changed = self._take(settings, 0)
+        seeds: Sequence[int] = (0, 0, 1, 2) if allowed == "numerics" else (0, 0)
+        if identical(changed, self._probes[0]):
+            seeds = (0,)  # what the script does by itself, and from seed to seed, decides nothing then
+        self._probes += [self._take({}, seed) for seed in seeds[len(self._probes) :]]
         by_weights = any(ALL[name].check == "weights" for name in settings)
         if by_weights and "optimization" in self.search.kinds:
             allowed = "optimization"  # with BatchNorm it is that, and asked for
-        return judge(allowed, self.probe(settings, 0), self._probes, by_weights=by_weights)
+        before = self._probes if len(self._probes) > 1 else self._probes * 2
+        return judge(allowed, changed, before, by_weights=by_weights)
+
+    def _take(self, settings: Mapping[str, Any], seed: int) -> Probe:
+        began = time.monotonic()
+        found = self.probe(settings, seed)
+        self._probe_took = time.monotonic() - began
+        return found
 
     # --- runs and what they say -----------------------------------------------------------------------------
 
-    def _run(self, settings: Mapping[str, Any]) -> Trial:
+    def _run(self, settings: Mapping[str, Any], *, spare: float = 0.0) -> Trial:
+        """Hold a trial, which leaves so many seconds of the budget."""
         key = _key(settings)
         self.tell(f"trial {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
-        trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left()))
+        trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left() - spare))
         self.runs.setdefault(key, []).append(trial)
         return trial
 
@@ -234,8 +254,35 @@ class Tuner:
     def _left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def _enough(self) -> str | None:
-        if self._left() < _LEAST_SECONDS:
+    # --- what is still to be had ----------------------------------------------------------------------------
+
+    @property
+    def _trial_took(self) -> float:
+        """Seconds of a trial, by those of the script as it is."""
+        return fmean(trial.seconds for trial in self.runs[_key({})] if trial.rates is not None)
+
+    def _takes(self, candidate: Candidate) -> float:
+        """Seconds of a candidate's trial: it starts as the script does, then makes its steps as predicted."""
+        starting = fmean(trial.first or 0.0 for trial in self.runs[_key({})] if trial.rates is not None)
+        faster = 1.0 if candidate.predicted is None else max(1.0, candidate.predicted.low)
+        return starting + (self._trial_took - starting) / faster + candidate.seconds
+
+    @property
+    def _checking(self) -> float:
+        """Seconds for a change's probe, and for one without it where there is none yet."""
+        took = self._probe_took
+        if took is None:
+            last = next(trial for trial in reversed(self.runs[_key({})]) if trial.rates is not None)
+            assert last.rates is not None and last.rate is not None
+            took = (last.first or 0.0) + PROBE_STEPS * last.rates.size / last.rate + _ENDING
+        return took if self._probes else 2 * took
+
+    def _is_time_for(self, seconds: float) -> bool:
+        """Whether the budget has room for trials that take so long, and for looking at what was changed."""
+        return self._left() > max(_LEAST_SECONDS, seconds + self._checking - _GRACE)
+
+    def _enough(self, candidate: Candidate) -> str | None:
+        if not self._is_time_for(self._takes(candidate)):
             more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
             return f"the budget is used up{more}"
         if self.most_trials is not None and sum(map(len, self.runs.values())) >= self.most_trials:
