@@ -110,6 +110,8 @@ GROWS: dict[str, Any] = {
         # Three times as long, and the model is given as much as ever; or four times as much.
         (waiting(**GROWS, more_work=1.0), "growing-state"),
         (waiting(**GROWS, more_work=4.0), "healthy"),
+        (waiting(**GROWS, more_work=2.0), "healthy"),  # by less than its square: attention does so too
+        (waiting(**GROWS, more_work=1.4), "growing-state"),
         (waiting(shares={"wait": 0.0}, compute=0.04, process={"anomaly": True}), "debug-left-on"),
         (
             waiting(shares={"wait": 0.0}, compute=0.04, process={"parameters": {"float64": 9}}),

@@ -11,7 +11,11 @@ _WORTH = 1.25
 
 
 def judge(run: Evidence) -> Judgement:
-    """By the last steps beside the first, without their waits, and by how much more goes into them."""
+    """By the last steps beside the first, without their waits, and by how much more goes into them.
+
+    Where more goes in, steps that take longer by the square of it can be those of attention alone: more than
+    that is kept from step to step, less than in proportion is not, and of what lies between nothing is said.
+    """
     if run.growth is None:
         return None
     if run.growth < _WORTH:
@@ -21,4 +25,6 @@ def judge(run: Evidence) -> Judgement:
         told.append(f"the model is given {run.more_work:.2f} times as much")
         if run.growth < _WORTH * run.more_work:
             return RuledOut(by=", and ".join(told))
+        if run.growth < _WORTH * run.more_work**2:
+            return None
     return Found(share=run.grown or 0.0, certainty=0.8, evidence=tuple(told))
