@@ -10,6 +10,7 @@ import pytest
 
 from stoker.changes import Kind
 from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.model import Change, predict
 from stoker.doctor.verdict import reach
 from stoker.errors import TrialFailed, UsageError
 from stoker.tune.finding import score_of
@@ -314,3 +315,17 @@ def test_bit_identical_losses_need_no_second_probe_without_the_change(tmp_path: 
     tuned(by_workers, tmp_path / "same", probe=probe)
     assert seeds[:2] == [(False, 0), (True, 0)]
     assert [one for one in seeds if not one[0]] == [(False, 0)]
+
+
+def test_what_was_measured_corrects_what_is_predicted_next(tmp_path: Path) -> None:
+    """Workers that bring half of what the model says: the next number is predicted lower by as much."""
+    found = tuned(lambda s: 400.0 + by_workers(s) / 2, tmp_path / "it", wanted=search())
+    first, second = found.tried[:2]
+    assert first.total is not None
+    assert first.candidate.predicted is not None
+    off = first.total.mid / first.candidate.predicted.mid
+    assert off < 0.8
+    again = predict(STARVED, [Change(change="num_workers", value=second.candidate.value)])
+    assert again is not None
+    assert second.candidate.predicted is not None
+    assert second.candidate.predicted.mid == pytest.approx(off * again.rate.mid * STARVED.step)

@@ -33,8 +33,8 @@ _TURNS = 3
 _TRIAL_SECONDS = 3.0
 # For a process beyond what it is thought to take.
 _PATIENCE = 240.0
-# What a point takes where it is compiled first, and a search beyond its budget: its last trial, and probes.
-_POINT_SECONDS, _SEARCH_MORE = 30.0, 60.0
+# What a point takes where it is compiled first, and a search beyond its budget: it starts, and writes a report.
+_POINT_SECONDS, _SEARCH_MORE = 30.0, 10.0
 
 
 def measure(options: Options) -> Iterator[Result]:

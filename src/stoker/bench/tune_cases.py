@@ -18,7 +18,7 @@ class Contest:
     case: str
     grid: tuple[Settings, ...]
     allow: tuple[str, ...] = ()
-    budget: float = 240.0
+    budget: float = 200.0
     best: int = 3
 
 

@@ -70,10 +70,14 @@ class Search:
     kept: dict[str, Any] = field(default_factory=dict)
     not_tried: list[str] = field(default_factory=list)
     _faster: dict[str, bool] = field(default_factory=dict)
+    # By change: what was measured over what the model says.
+    _off: dict[str, float] = field(default_factory=dict)
 
-    def tell(self, candidate: Candidate, *, faster: bool) -> None:
-        """What came of a candidate; one that was faster is kept."""
+    def tell(self, candidate: Candidate, *, faster: bool, measured: float | None = None) -> None:
+        """What came of a candidate: a ratio of the script's own rate. One that was faster is kept."""
         self._faster[candidate.name] = faster
+        if measured is not None and candidate.predicted is not None:
+            self._off[candidate.change] = self._off_by(candidate.change) * measured / candidate.predicted.mid
         if faster:
             self.kept[candidate.change] = candidate.value
 
@@ -297,10 +301,15 @@ class Search:
         return min(count for count, rate in rates.items() if rate >= 0.98 * best)
 
     def _predicted(self, change: str, value: Any) -> Interval | None:
-        """Of this and what is kept, beside the script as it is."""
+        """Of this and what is kept, beside the script as it is; corrected by what was measured so far."""
         together = [*(Change(change=c, value=v) for c, v in self.kept.items() if c != change)]
         told = predict(self.run, [*together, Change(change=change, value=value)], self.errors)
         if told is None:
             return None
-        rate = self.verdict.rate
+        rate = self.verdict.rate / self._off_by(change)
         return Interval(low=told.rate.low / rate, mid=told.rate.mid / rate, high=told.rate.high / rate)
+
+    def _off_by(self, change: str) -> float:
+        """By the last trial of that change, else of what was kept last: what it rests on is the same."""
+        known = (self._off[name] for name in (change, *reversed(self.kept)) if name in self._off)
+        return next(known, 1.0)

@@ -132,7 +132,8 @@ class Tuner:
             self.tried.append(one)
             if self.ledger.held > held:
                 self.scored(one)
-            self.search.tell(candidate, faster=one.outcome == "kept")
+            measured = one.total.mid if one.total is not None and one.counts else None
+            self.search.tell(candidate, faster=one.outcome == "kept", measured=measured)
         best = dict(self.search.kept)
         return Tuned(
             settings=best,
