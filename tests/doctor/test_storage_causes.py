@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.doctor.causes import cold_cache, read_amplification, storage_latency
+from stoker.doctor.causes import cold_cache, query_per_sample, read_amplification, storage_latency
 from stoker.doctor.epochs import Epochs
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.experiments.passes import Pass, Reread, Stub
@@ -197,3 +197,46 @@ def test_files_opened_for_every_sample_come_before_what_is_read_of_them() -> Non
     run = unpacking(reread=Reread(again=made(0.04), held=1_000_000))
     opens = {"item": 32.0, "open": 32.0, "reopen": 32.0}
     assert reach(replace(run, making={**run.making, "calls": opens})).cause == "reopened-files"
+
+
+def asking(size: float, **calls: float) -> Evidence:
+    """Batches of 32 of which every sample is asked for by itself, over a network."""
+    run = reading()
+    more = {"bytes": 32 * size, "disk": 0.0, "calls": {"item": 32.0, **calls}}
+    return replace(run, making={**run.making, **more})
+
+
+def test_an_object_by_http_for_each_sample_is_storage_far_away() -> None:
+    """It is no query: the advice is a local copy or a cache, and nothing of SQL."""
+    run = asking(7000, recv=64.0, http=32.0)
+    verdict = reach(run)
+    assert verdict.cause == "storage-latency"
+    assert "7,000 bytes" in " ".join(verdict.why)
+    assert "7,000 bytes" in verdict.eliminated["query-per-sample"]
+    advice = " ".join(cure.text for cure in verdict.named[0].cures)
+    assert "stage" in advice
+    assert "ImageSource" in advice
+    assert "sql" not in advice.lower()
+
+
+def test_a_row_by_http_for_each_sample_is_a_query_that_sql_does_not_cure() -> None:
+    """A service that answers some hundred bytes is asked for a batch at once."""
+    found = query_per_sample.judge(asking(300, recv=32.0, http=32.0))
+    assert isinstance(found, Found)
+    assert found.cures is not None
+    assert "sql" not in " ".join(cure.text for cure in found.cures).lower()
+
+
+@pytest.mark.parametrize("calls", [{"query": 32.0}, {"query": 32.0, "recv": 96.0}])
+def test_sql_by_network_is_a_query_however_large_its_rows(calls: dict[str, float]) -> None:
+    """Whether its driver is seen to receive or not; the cure is SQL's."""
+    verdict = reach(asking(7000, **calls))
+    assert verdict.cause == "query-per-sample"
+    assert "SqlSource" in verdict.named[0].cures[0].text
+
+
+def test_answers_of_an_unknown_protocol_are_told_both_ways() -> None:
+    """A database's own protocol may be behind them, or a service's."""
+    found = query_per_sample.judge(asking(7000, recv=32.0))
+    assert isinstance(found, Found)
+    assert found.cures == query_per_sample.CURES

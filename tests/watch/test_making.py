@@ -1,6 +1,8 @@
 """The loader's side: where a batch's time went, in workers and without, against known truth."""
 
+import http.server
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +51,13 @@ class Rows(Files):
         (value,) = self.connection.execute("select value from rows where id = ?", (index,)).fetchone()
         return torch.full((8,), value)
 
+class Pages(Files):
+    def __getitem__(self, index):
+        import http.client
+        link = http.client.HTTPConnection(Path(self.folder, "address").read_text())
+        link.request("GET", f"/{index}")
+        return torch.full((8,), float(len(link.getresponse().read())))
+
 def slow_collate(samples):
     time.sleep(0.020)
     return default_collate(samples)
@@ -61,7 +70,7 @@ class Many(Dataset):
 if __name__ == "__main__":
     kind, workers, start = sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
     dataset = {"parts": Parts, "many": Many}[kind]() if kind in ("parts", "many") else \\
-        {"files": Files, "text": Text, "rows": Rows}[kind](".")
+        {"files": Files, "text": Text, "rows": Rows, "pages": Pages}[kind](".")
     loader = DataLoader(dataset, batch_size=4, num_workers=workers, multiprocessing_context=start,
                         collate_fn=slow_collate if kind == "parts" else None)
     net = torch.nn.Linear(8, 1); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -145,6 +154,29 @@ def test_a_query_a_sample_is_seen(stoker: WarmStoker, tmp_path: Path, words: tup
     connection.close()
     batches = batches_of(stoker, tmp_path, "rows", *words)
     assert {batch.calls["query"] for batch in batches} == {4}
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "50000")
+        self.end_headers()
+        self.wfile.write(b"x" * 50_000)
+
+    def log_message(self, *words: object) -> None:
+        """Nothing."""
+
+
+def test_answers_of_http_are_counted(stoker: WarmStoker, tmp_path: Path) -> None:
+    """One a sample, however many pieces it comes in, and its bytes are counted."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "address").write_text(f"127.0.0.1:{server.server_address[1]}")
+        batches = batches_of(stoker, tmp_path, "pages", "1", "fork")
+        server.shutdown()
+    assert {batch.calls["http"] for batch in batches} == {4}
+    assert all(batch.calls["recv"] >= 4 for batch in batches)
+    assert all(batch.bytes is None or batch.bytes > 200_000 for batch in batches)
 
 
 def test_handing_over_many_small_tensors_shows(stoker: WarmStoker, tmp_path: Path) -> None:

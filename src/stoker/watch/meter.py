@@ -274,12 +274,21 @@ def _timed_recv(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         got: Any = 0
         try:
             got = original(self, *args, **kwargs)
+            if _begins_with_http(got, args):
+                cost.count("http")
             return got
         finally:
             _add_read(cost, call, wall, cpu)
             cost.received += got if isinstance(got, int) else len(got)
 
     return recv
+
+
+def _begins_with_http(got: Any, args: tuple[Any, ...]) -> bool:
+    """Whether what came is the beginning of an HTTP answer, whichever library asked."""
+    if isinstance(got, int):  # received into the buffer that was given
+        return got > len(_HTTP) and bytes(memoryview(args[0]).cast("B")[: len(_HTTP)]) == _HTTP
+    return bool(got.startswith(_HTTP))
 
 
 def _timed_fromfile(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -296,6 +305,7 @@ def _timed_fromfile(original: Callable[..., Any]) -> Callable[..., Any]:
     return fromfile
 
 
+_HTTP = b"HTTP/1."
 _watchers = 0
 _watchers_lock = threading.Lock()
 

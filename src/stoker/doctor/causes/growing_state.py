@@ -11,11 +11,7 @@ _WORTH = 1.25
 
 
 def judge(run: Evidence) -> Judgement:
-    """By the last steps beside the first, without their waits, and by how much more goes into them.
-
-    Where more goes in, steps that take longer by the square of it can be those of attention alone: more than
-    that is kept from step to step, less than in proportion is not, and of what lies between nothing is said.
-    """
+    """By the last steps beside the first, without their waits, and by how much more goes into them."""
     if run.growth is None:
         return None
     if run.growth < _WORTH:
@@ -25,6 +21,7 @@ def judge(run: Evidence) -> Judgement:
         told.append(f"the model is given {run.more_work:.2f} times as much")
         if run.growth < _WORTH * run.more_work:
             return RuledOut(by=", and ".join(told))
+        # Attention takes longer by the square of what goes in; so nothing is said of what lies between.
         if run.growth < _WORTH * run.more_work**2:
             return None
     return Found(share=run.grown or 0.0, certainty=0.8, evidence=tuple(told))

@@ -2,16 +2,21 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.objects import object_bytes
 from stoker.watch.words import percent
 
 ID = "query-per-sample"
-CURES = (
-    Cure(
-        change="feed",
-        text="stoker.SqlSource reads a whole batch, or the whole table, by one query; or `__getitems__` "
-        "with WHERE id IN (...)",
-    ),
+_SQL = Cure(
+    change="feed",
+    text="stoker.SqlSource reads a whole batch, or the whole table, by one query; or `__getitems__` "
+    "with WHERE id IN (...)",
 )
+_BULK = Cure(
+    change="feed",
+    text="ask for a whole batch at once in `__getitems__`, where the service can answer so; else "
+    "stoker.Feed(..., cache=DIR): what was asked once comes from a local file",
+)
+CURES = (_SQL, _BULK)
 
 
 def judge(run: Evidence) -> Judgement:
@@ -26,12 +31,24 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.part_of_making("read") < 0.4:
         return RuledOut(by=f"of making a batch, {percent(run.part_of_making('read'))} is in calls")
-    kind = "queries" if queries >= answers else "answers from a socket"
+    in_sql = queries >= 0.8
+    if not in_sql and (size := object_bytes(run)) is not None:
+        return RuledOut(by=f"no queries: each sample is an object of {size:,.0f} bytes that comes by HTTP")
     return Found(
         share=run.lost,
         certainty=0.95,
         evidence=(
-            f"{asked:.3g} {kind} for each sample",
+            f"{queries:.3g} queries for each sample"
+            if in_sql
+            else f"{answers:.3g} answers from a socket for each sample",
             f"{percent(run.part_of_making('read'))} of making a batch is waiting for them",
         ),
+        cures=_cures(run, in_sql),
     )
+
+
+def _cures(run: Evidence, in_sql: bool) -> tuple[Cure, ...]:
+    """SQL is no help to what was asked by HTTP; of another protocol it is not known."""
+    if in_sql:
+        return (_SQL,)
+    return (_BULK,) if (run.calls("http") or 0.0) >= 0.8 else CURES

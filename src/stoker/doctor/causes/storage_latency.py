@@ -3,14 +3,18 @@
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.experiments.passes import Pass
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.objects import object_bytes
 from stoker.watch.words import duration, percent
 
 ID = "storage-latency"
-CURES = (
-    Cure(change="stage", text="stoker stage SRC DST: a local copy of a remote set"),
-    Cure(change="feed", text="stoker.Feed(..., cache=DIR): what was read once comes from a local file"),
+_STAGE = Cure(change="stage", text="stoker stage SRC DST: a local copy of a remote set")
+_CACHE = Cure(change="feed", text="stoker.Feed(..., cache=DIR): what was read once comes from a local file")
+_OBJECTS = Cure(
+    change="feed",
+    text="stoker.Feed(..., cache=DIR): what was read once comes from a local file; of pictures in a bucket, "
+    "stoker.ImageSource asks for a whole batch at once",
 )
-
+CURES = (_STAGE, _CACHE, _OBJECTS)
 
 # Cold over warm: less is no difference.
 _AS_FAST = 1.2
@@ -44,6 +48,9 @@ def judge(run: Evidence) -> Judgement:
     elif faults and faults >= 1:
         evidence.append(f"{faults:.3g} pages a batch had to come from the disk under a memory map")
         certainty = 0.85
+    elif (size := object_bytes(run)) is not None:
+        evidence.append(f"each sample is an object of {size:,.0f} bytes that comes by HTTP, one at a time")
+        certainty = 0.9
     elif run.calls("recv"):
         evidence.append(f"{run.calls('recv'):.3g} answers from a socket for each sample")
         certainty = 0.8
@@ -54,7 +61,8 @@ def judge(run: Evidence) -> Judgement:
         saved = run.stub.reading / run.stub.nothing
         evidence.append(f"with reads answered from memory a batch takes {percent(saved)} less")
         certainty = min(0.93, certainty + 0.05) if saved > 0.5 else certainty - 0.3
-    return Found(share=run.lost, certainty=certainty, evidence=tuple(evidence))
+    cures = (_STAGE, _CACHE) if object_bytes(run) is None else (_STAGE, _OBJECTS)
+    return Found(share=run.lost, certainty=certainty, evidence=tuple(evidence), cures=cures)
 
 
 def _from_memory(run: Evidence) -> RuledOut | None:
