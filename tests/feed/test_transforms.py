@@ -341,9 +341,9 @@ def test_a_kernel_that_cannot_be_built_is_done_without(monkeypatch: pytest.Monke
         raise RuntimeError("Failed to find C compiler")
 
     choose = transforms._fused.__wrapped__
-    monkeypatch.setattr(transforms, "find_spec", lambda name: None)
+    monkeypatch.setattr("stoker.feed.kernels.find_spec", lambda name: None)
     assert choose(torch.device("cuda", 0)) is None
-    monkeypatch.setattr(transforms, "find_spec", lambda name: name)
+    monkeypatch.setattr("stoker.feed.kernels.find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "stoker.feed.transform_kernel", SimpleNamespace(try_on=try_on))
     monkeypatch.setattr(
         "stoker.feed.transform_kernel", sys.modules["stoker.feed.transform_kernel"], raising=False

@@ -1,14 +1,12 @@
 """Samples' numbers worked out by the GPU that gathers by them: the host has nothing to do or to send."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.util import find_spec
-from subprocess import SubprocessError
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 
+from stoker.feed.kernels import tried_on
 from stoker.feed.order import Shard
 
 Kernel: TypeAlias = Callable[[int, tuple[int, int], int, int, int, torch.device], torch.Tensor]
@@ -31,18 +29,5 @@ def worked_out_on(device: torch.device, shards: Sequence[Shard]) -> torch.Tensor
 @cache
 def _kernel(device: torch.device) -> Kernel | None:
     """The kernel, where this device runs it and comes to the same numbers; tried once."""
-    if find_spec("triton") is None:
-        return None
-    from stoker.feed import permutation_kernel  # imports triton, which only CUDA builds of torch bring
-
-    try:
-        permutation_kernel.try_on(device)
-    except (RuntimeError, OSError, SubprocessError) as error:  # no compiler, a card too old, a full disk
-        warnings.warn(
-            f"the kernel for the order cannot be used here ({error}); the host works it out, some 20 us a "
-            "batch. Triton needs a C compiler and a writable cache folder (TRITON_CACHE_DIR).",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return None
-    return permutation_kernel.permute_rows
+    module = tried_on(device, "permutation_kernel", "the host works the order out, some 20 us a batch")
+    return None if module is None else cast(Kernel, module.permute_rows)

@@ -9,14 +9,11 @@ same to the bit in any batch, which no fused operation of torch promises, and th
 """
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.util import find_spec
-from subprocess import SubprocessError
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -27,6 +24,7 @@ from stoker.errors import NotTransformable, UsageError
 from stoker.feed.crops import Cut, Range, Samples, Size, cut_alike, cut_at_random
 from stoker.feed.draws import draw
 from stoker.feed.fields import find_images
+from stoker.feed.kernels import tried_on
 
 # Goes up with any edit that changes what comes out for the same settings; golden boxes in the tests notice.
 VERSION = 1
@@ -312,21 +310,8 @@ def _colour(
 @cache
 def _fused(device: torch.device) -> Kernel | None:
     """The fused kernel, where this device runs it; tried once, on one pixel."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return None
-    from stoker.feed import transform_kernel  # imports triton, which only CUDA builds of torch bring
-
-    try:
-        transform_kernel.try_on(device)
-    except (RuntimeError, OSError, SubprocessError) as error:  # no compiler, a card too old, a full disk
-        warnings.warn(
-            f"the fused kernel for transforms cannot be built here ({error}); they run as plain torch, "
-            "more slowly. Triton needs a C compiler and a writable cache folder (TRITON_CACHE_DIR).",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return None
-    return transform_kernel.transform_fused
+    module = tried_on(device, "transform_kernel", "transforms run as plain torch, more slowly")
+    return None if module is None else cast(Kernel, module.transform_fused)
 
 
 def _check_samples(samples: Samples, count: int) -> Samples:
