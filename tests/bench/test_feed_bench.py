@@ -10,7 +10,8 @@ import pytest
 
 from stoker.bench import Options, run
 from stoker.bench.contest import Contender, Contest
-from stoker.bench.feed_figures import figures_of, page
+from stoker.bench.feed_figures import figures_of
+from stoker.bench.feed_page import page
 from stoker.bench.peers import find_peer
 from stoker.bench.result import Result, read_result
 from stoker.errors import BenchFailed, UsageError

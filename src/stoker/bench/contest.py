@@ -23,7 +23,6 @@ from stoker.errors import BenchFailed
 
 # At least so many turns each, whatever the time.
 LEAST_TURNS = 5
-_TUNING_TURNS = 3
 # Writing a set in a peer's own format is the longest that is waited for.
 _PATIENCE_S = 300.0
 
@@ -54,13 +53,23 @@ def peer_of(found: Peer | str, kind: str, module: str, plans: Sequence[Mapping[s
 class Contest:
     """One part's contenders and what they measured: `runs`, in order.
 
-    With `warm`, everybody has an epoch that is not timed right before each stretch that is.
+    With `warm`, everybody has an epoch that is not timed right before each stretch that is. `classes` is of
+    samples whose label is a class (see `turn.py`), `tuning_turns` how often each setting is tried.
     """
 
     def __init__(
-        self, part: str, folder: Path, *, stretch_s: float, expected: int, warm: bool = False
+        self,
+        part: str,
+        folder: Path,
+        *,
+        stretch_s: float,
+        expected: int,
+        warm: bool = False,
+        classes: int | None = None,
+        tuning_turns: int = 3,
     ) -> None:
         self.part, self.runs = part, list[dict[str, Any]]()
+        self._classes, self._tuning_turns = classes, tuning_turns
         self._folder, self._stretch, self._expected, self._warm = folder, stretch_s, expected, warm
         self._children: dict[str, tuple[StayingChild, Mapping[str, Any]]] = {}
 
@@ -94,7 +103,7 @@ class Contest:
         if len(started) < 2:
             return started[0] if started else None
         rates: dict[int, list[float]] = {at: [] for at in range(len(started))}
-        for number in range(_TUNING_TURNS):
+        for number in range(self._tuning_turns):
             for at, (child, plan) in enumerate(started):
                 answer = self._ask(child, self._stretch / 2)
                 rates[at].append(answer["samples"] / answer["seconds"])
@@ -124,9 +133,10 @@ class Contest:
         given = {key: value for key, value in plan.items() if key != "threads"}
         # Where torch's threads are not a setting, one: two that contend for two cores made stacking a batch
         # 8 times slower beside other work.
-        threads = {"OMP_NUM_THREADS": str(plan.get("threads", 1))} if contender.module != _OURS else {}
+        threads = {"OMP_NUM_THREADS": str(plan.get("threads", 1))} if contender.module != OURS else {}
+        told_classes = [] if self._classes is None else [str(self._classes)]
         child = StayingChild(
-            [contender.python, turn.__file__, contender.module, json.dumps(given)],
+            [contender.python, turn.__file__, contender.module, json.dumps(given), *told_classes],
             what=f"{self.part}: starting {contender.kind} ({_told(plan)})",
             log=self._folder / f"{contender.kind}_{number}.log",
             patience_s=_PATIENCE_S,
@@ -164,13 +174,14 @@ class Contest:
         )
 
 
-_OURS = "stoker.bench.feed_ours"
-_SETTINGS = ("way", "workers", "threads")
+# The module of Stoker's own ways.
+OURS = "stoker.bench.feed_ours"
+_SETTINGS = ("way", "workers", "threads", "cache_bytes")
 
 
 def ours(kind: str, plan: Mapping[str, Any]) -> Contender:
     """One of Stoker's own ways, with torch's threads as a user has them."""
-    return Contender(kind=kind, module=_OURS, plans=[plan], needed=True)
+    return Contender(kind=kind, module=OURS, plans=[plan], needed=True)
 
 
 def worker_plans(**plan: Any) -> list[dict[str, Any]]:
@@ -178,6 +189,11 @@ def worker_plans(**plan: Any) -> list[dict[str, Any]]:
     cores = os.cpu_count() or 1
     alone = [{**plan, "workers": 0, "threads": 1}, {**plan, "workers": 0, "threads": cores}]
     return [*alone, *({**plan, "workers": count} for count in sorted({1, min(2, cores), cores}))]
+
+
+def process_plans(**plan: Any) -> list[dict[str, Any]]:
+    """The same without torch's threads, for work that they have no part in."""
+    return [one for one in worker_plans(**plan) if one.get("threads", 1) == 1]
 
 
 def _settings(plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,28 @@ s3
     the same objects, whose bodies are thrown away. `s3_far_` are the same through a proxy that makes a trip
     25 ms long. `s3_second_epoch_ratio_disk` is an epoch from that cache over a feed of the same rows from a
     local file with a cache of its own.
+npy
+    The set of disk_warm from its `.npy` file by a feed with `tier="source"` and no cache. The peer is a
+    DataLoader over the same map, sample by sample (`memmap`) or by one index a batch (`gather`); the limit
+    that of disk_warm.
+torch
+    A map-style dataset that loads one `.npy` file of 98,304 bytes a sample, under a feed with `tier="source"`
+    and under a DataLoader, each with the best number of workers of 0, 1 and 2; `_default` is a feed that is
+    told none. `_limit` is the dataset asked for every sample in one process, no batches made of them: the
+    rate of one core, which two workers may pass.
+images
+    1,024 JPEGs of some 100 KB in 16 class folders, sizes as ImageNet's. Everybody decodes to RGB, cuts the
+    largest square from the middle and scales it to 224 x 224, 8 bits a channel, in random order, batches of
+    128: Stoker, a DataLoader with Pillow, WebDataset and LitData with Pillow over the same files' bytes in
+    their shards, FFCV over pictures compressed anew to the same size (it takes no files), which it scales by
+    areas. `_ram` is a feed with these pixels in memory. The limit is the decoder alone, on every core, over
+    files in memory; nothing is scaled.
+volume
+    128 patches of 72 x 136 x 136 and their labels at random places of a zarr volume (v3, zstd, chunks of 64
+    cubed) of 512 x 1024 x 1024 bytes, batches of 8. `volume_patches_s` decodes chunks, with the source's
+    cache of 256 MB for the 1 GB there are, beside a DataLoader with zarr-python; `_disk` is a feed with a
+    full cache on disk, beside MONAI's PersistentDataset; `_whole` a cache of all decoded chunks, beside
+    MONAI's CacheDataset that holds the volume. The limit is a copy of each patch from the volume in memory.
 
 The disk is the one under the folder for temporary files (TMPDIR).
 
@@ -46,6 +68,11 @@ ram
 window
     The same rows under a step that multiplies matrices for 0.6 ms and reads the whole batch; half of them fit
     the VRAM that is allowed. `window_ratio` is its rate over that of a feed with all of them in VRAM.
+images
+    The pictures of the CPU's part, onto the device: read by a feed as files and decoded there by nvJPEG a
+    batch of 256 at a time (`images_gpu_s`), or by the CPU's threads (`_cpu`). Peers are DataLoaders with 15
+    workers that decode by Pillow, and by torchvision on the CPU. The limit is nvJPEG, by the batch, over
+    files in memory, nothing scaled.
 """
 
 import tempfile
@@ -55,18 +82,24 @@ from typing import Any
 
 import torch
 
-from stoker.bench import feed_disk, feed_gpu, feed_s3, feed_sql
+from stoker.bench import feed_datasets, feed_disk, feed_gpu, feed_images, feed_s3, feed_sql, feed_volume
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
 from stoker.bench.feed_figures import figures_of
-from stoker.bench.feed_figures import page as page
+from stoker.bench.feed_gpu_images import measure_images_on_gpu
+from stoker.bench.feed_page import page as page
 from stoker.bench.result import Result, commit_here, hardware_word, versions_here
 from stoker.errors import StokerError, UsageError
 
 Measured = tuple[list[dict[str, Any]], Mapping[str, str]]
 # Of the time given, and by name what takes it.
-SHARES = {"disk": 0.6, "sql": 0.2, "s3": 0.2}
-_GPU_PARTS = {"vram": feed_gpu.measure_vram, "ram": feed_gpu.measure_ram, "window": feed_gpu.measure_window}
+SHARES = {"disk": 0.4, "sql": 0.1, "s3": 0.1, "npy": 0.1, "torch": 0.1, "images": 0.1, "volume": 0.1}
+_GPU_PARTS = {
+    "vram": feed_gpu.measure_vram,
+    "ram": feed_gpu.measure_ram,
+    "window": feed_gpu.measure_window,
+    "images": measure_images_on_gpu,
+}
 # Of a disk's time, for the page cache's part.
 _WARM = 0.7
 
@@ -80,11 +113,26 @@ def measure(options: Options) -> Iterator[Result]:
         raise UsageError(f"--device {options.device}: feed is measured on cpu or cuda")
     parts = _parts(options, SHARES)
     share = _share(options.sizes)
+    rows = _of(feed_disk.ROWS, share)
     measures: Mapping[str, Callable[[Path, float], Measured]] = {
         "disk": lambda folder, seconds: _disk(folder, seconds, share, options.peers),
         "sql": lambda _, seconds: (_sql(seconds, share), {}),
         "s3": lambda folder, seconds: feed_s3.measure_s3(
             folder, objects=_of(feed_s3.OBJECTS, share), seconds=seconds, peers=options.peers
+        ),
+        "npy": lambda folder, seconds: (
+            feed_datasets.measure_npy(folder, rows=rows, seconds=seconds, peers=options.peers),
+            {},
+        ),
+        "torch": lambda folder, seconds: (
+            feed_datasets.measure_torch(folder, rows=rows, seconds=seconds, peers=options.peers),
+            {},
+        ),
+        "images": lambda folder, seconds: feed_images.measure_images(
+            folder, pictures=_of(feed_images.PICTURES, share), seconds=seconds, peers=options.peers
+        ),
+        "volume": lambda folder, seconds: feed_volume.measure_volume(
+            folder, share=share, seconds=seconds, peers=options.peers
         ),
     }
     runs: list[dict[str, Any]] = []

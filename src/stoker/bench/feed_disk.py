@@ -37,7 +37,7 @@ def measure_warm(folder: Path, *, rows: int, seconds: float, peers: bool) -> tup
         ours("stoker", {"way": "feed", **written}),
         ours("tier", {"way": "tier", **written}),
         ours("ram", {"way": "ram", **plan}),
-        *_limits(plan),
+        *gather_limits(plan),
     ]
     versions: dict[str, str] = {}
     if peers:
@@ -57,7 +57,7 @@ def measure_warm(folder: Path, *, rows: int, seconds: float, peers: bool) -> tup
     return contest.hold(contenders, seconds), versions
 
 
-def _limits(plan: dict[str, Any]) -> Sequence[Contender]:
+def gather_limits(plan: dict[str, Any]) -> Sequence[Contender]:
     """One gather from memory: numpy's, torch's on one core, torch's on all."""
     select = [one for one in worker_plans(way="index_select", **plan) if not one.pop("workers")]
     return [

@@ -92,7 +92,7 @@ def measure_vram(seconds: float) -> Runs:
                 lambda: (copied.copy_(larger) for _ in itertools.count()), 20, 2 * larger.nbytes
             ),
         }
-        return _take_turns("vram", turns, seconds)
+        return take_turns("vram", turns, seconds)
 
 
 def measure_ram(seconds: float) -> Runs:
@@ -114,7 +114,7 @@ def measure_ram(seconds: float) -> Runs:
             turns[f"peer_dataloader_{workers}"] = partial(
                 _rate, make, _PEER_BATCHES, size, warm=2 * workers + 1
             )
-        return _take_turns("ram", turns, seconds)
+        return take_turns("ram", turns, seconds)
 
 
 def measure_window(seconds: float) -> Runs:
@@ -141,7 +141,7 @@ def measure_window(seconds: float) -> Runs:
                     "ram": lambda: _train(step, ram, size),
                 }
                 heat = partial(step.heat, on_device)
-                return _take_turns("window", turns, seconds, least=_WINDOW_TURNS, before=heat)
+                return take_turns("window", turns, seconds, least=_WINDOW_TURNS, before=heat)
 
 
 class _Step:
@@ -261,7 +261,7 @@ def _dataloader(rows: torch.Tensor, workers: int) -> Iterator[torch.Tensor]:
     return (batch.to(_GPU, non_blocking=True) for batch in loader)
 
 
-def _take_turns(
+def take_turns(
     part: str,
     turns: dict[str, Turn],
     seconds: float,

@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from stoker.bench.loops.feed_peers.plain import Files
 from stoker.feed import Feed
 from stoker.feed.sources.base import Indices, Source
+from stoker.feed.sources.images import ImageSource
 from stoker.feed.sources.npy import NpySource
 from stoker.feed.sources.objects import Store
+from stoker.feed.sources.volume import VolumeSource
 from stoker.feed.tiers.disk import DiskTier
 
 Epoch = Callable[[], Iterable[Any]]
+# Pixels of a side, for what peers do the same.
+_PICTURE = (224, 224)
 
 
 def open_epochs(*, way: str, batch: int, **plan: Any) -> Epoch:
@@ -24,6 +29,11 @@ def open_epochs(*, way: str, batch: int, **plan: Any) -> Epoch:
         "feed": feed,
         "tier": tier,
         "ram": ram,
+        "npy": npy,
+        "torch": torch_dataset,
+        "images": images,
+        "images_ram": images_ram,
+        "volume": volume,
         "s3": s3,
         "s3_caching": s3_caching,
         "s3_second": s3_second,
@@ -53,6 +63,45 @@ def ram(*, data: str, batch: int) -> Epoch:
     """A feed that holds the samples in memory."""
     loader = Feed(rows(data), batch_size=batch, shuffle=True, tier="ram", device="cpu")
     return lambda: _pairs(loader)
+
+
+def npy(*, data: str, batch: int) -> Epoch:
+    """A feed over the source, nothing kept."""
+    loader = _feed(rows(data), batch, cache=None)
+    return lambda: _pairs(loader)
+
+
+def torch_dataset(*, data: str, batch: int, workers: int | None = None) -> Epoch:
+    """A feed over a dataset of somebody's own, nothing kept; as many workers as it takes unless said."""
+    dataset = Files(Path(data))
+    loader = Feed(dataset, batch_size=batch, shuffle=True, tier="source", workers=workers, device="cpu")
+    return lambda: loader
+
+
+def images(*, data: str, batch: int) -> Epoch:
+    """A feed over class folders, nothing kept."""
+    loader = _feed(ImageSource(data, size=_PICTURE), batch, cache=None)
+    return lambda: loader
+
+
+def images_ram(*, data: str, batch: int) -> Epoch:
+    """A feed that holds their pixels in memory."""
+    source = ImageSource(data, size=_PICTURE)
+    loader = Feed(source, batch_size=batch, shuffle=True, tier="ram", device="cpu")
+    return lambda: loader
+
+
+def volume(*, data: str, batch: int, patches: int, cache_bytes: int, work: str | None = None) -> Epoch:
+    """A feed over patches of a volume and its labels; `work`: with a cache on disk under it."""
+    cache = None if work is None else Path(work) / "volume"
+    loader = _feed(volume_source(data, patches, cache_bytes=cache_bytes), batch, cache=cache)
+    return lambda: ((both["image"], both["label"]) for both in loader)
+
+
+def volume_source(data: str, patches: int, **options: Any) -> VolumeSource:
+    """The patches that every loader reads."""
+    image, label = f"{data}/image.zarr", f"{data}/label.zarr"
+    return VolumeSource(image, labels=label, samples_per_epoch=patches, foreground=0, **options)
 
 
 def s3(*, batch: int, objects: int, url: str, options: Mapping[str, Any]) -> Epoch:

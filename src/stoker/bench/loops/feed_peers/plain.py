@@ -1,10 +1,11 @@
 """torch's DataLoader over `.npy` files: one a sample, or one large one that is memory-mapped.
 
 `files` and `memmap` read sample by sample and leave batches to default_collate; `gather` reads a batch from
-the map by one index, which is as far as a DataLoader can be tuned for such data.
+the map by one index, which is as far as a DataLoader can be tuned for such data. `alone` asks the dataset of
+`files` for one sample after the other, in this process, and makes no batches: its own rate, without a loader.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ class Map(Dataset[Any]):
         return torch.from_numpy(self.rows[index]), self.labels[index]
 
 
-def open_epochs(*, data: str, batch: int, way: str, workers: int) -> Callable[[], DataLoader[Any]]:
+def open_epochs(*, data: str, batch: int, way: str, workers: int) -> Callable[[], Iterable[Any]]:
     """A loader that keeps its workers."""
-    dataset: Any = Files(Path(data)) if way == "files" else Map(Path(data))
+    dataset: Any = Map(Path(data)) if way in ("memmap", "gather") else Files(Path(data))
+    if way == "alone":
+        return lambda: _ask(dataset, batch)
     kept: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     loader: DataLoader[Any]
     if way == "gather":
@@ -54,3 +57,10 @@ def open_epochs(*, data: str, batch: int, way: str, workers: int) -> Callable[[]
     else:
         loader = DataLoader(dataset, batch_size=batch, shuffle=True, **kept)
     return lambda: loader
+
+
+def _ask(dataset: Files, batch: int) -> Iterator[Any]:
+    order = torch.randperm(len(dataset)).tolist()
+    for at in range(0, len(order), batch):
+        samples = [dataset[number] for number in order[at : at + batch]]
+        yield [row for row, _ in samples], None
