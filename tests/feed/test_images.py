@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from stoker.errors import SourceBroken, UsageError
 from stoker.feed import decode as decoding
-from stoker.feed.decode import decode, decode_batch, fit
+from stoker.feed.decode import decode, decode_batch, fit, fit_alike
 from stoker.feed.sources.images import ImageSource
 from stoker.feed.sources.objects import Store
 from stoker.feed.stage import Selection, Stage
@@ -303,6 +303,21 @@ def test_a_kept_file_that_is_no_longer_the_source_s_is_read_anew(
     assert off_by(ImageSource(f"s3://{prefix}", options=s3_server.options(), keep=kept)[0][0], 1) == 0
     store.put("a/1.png", encoded(2, "PNG", mode="RGBA"))
     assert off_by(ImageSource(f"s3://{prefix}", options=s3_server.options(), keep=kept)[0][0], 2) == 0
+
+
+def test_images_fitted_together_are_what_they_are_alone() -> None:
+    """Those of one size by one call, each in its own place, whatever their number."""
+    images = [decode(encoded(number, height=40 + 8 * (number % 3))) for number in range(70)]
+    assert torch.equal(fit_alike(images, (24, 32)), torch.stack([fit(image, (24, 32)) for image in images]))
+
+
+def test_a_batch_of_many_images_is_in_order(tmp_path: Path) -> None:
+    """Files that are read and decoded several at a time come in the rows that they were asked for."""
+    write_classes(tmp_path, {"a": 70, "b": 70})
+    source = ImageSource(tmp_path, size=(24, 32))
+    order = np.random.default_rng(0).permutation(140)
+    together = source.read(order)[0]
+    assert torch.equal(together, torch.cat([source.read(order[at : at + 1])[0] for at in range(140)]))
 
 
 @pytest.mark.gpu

@@ -135,22 +135,13 @@ def measure(options: Options) -> Iterator[Result]:
             folder, share=share, seconds=seconds, peers=options.peers
         ),
     }
-    runs: list[dict[str, Any]] = []
-    versions: dict[str, str] = {}
-    for part in parts:
+
+    def measure_part(part: str) -> Measured:
         seconds = options.seconds * SHARES[part] / sum(SHARES[one] for one in parts)
-        try:
-            with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
-                found, more = measures[part](Path(folder), seconds)
-        except StokerError as error:
-            if len(parts) == 1:
-                raise
-            # Its failure must not cost the other parts.
-            say(f"{part} was left out: {error}")
-            runs.append({"part": part, "how": "skipped", "kind": part, "why": str(error)})
-            continue
-        runs += found
-        versions |= more
+        with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
+            return measures[part](Path(folder), seconds)
+
+    runs, versions = _each(parts, measure_part)
     yield Result(
         bench="feed",
         hardware=hardware_word("cpu"),
@@ -165,7 +156,7 @@ def _measure_gpu(options: Options) -> Result:
     if not torch.cuda.is_available():
         raise UsageError(f"--device {options.device}, but torch finds no CUDA device here: use --device cpu")
     parts = _parts(options, _GPU_PARTS)
-    runs = [run for part in parts for run in _GPU_PARTS[part](options.seconds / len(parts))]
+    runs, _ = _each(parts, lambda part: (_GPU_PARTS[part](options.seconds / len(parts)), {}))
     return Result(
         bench="feed",
         hardware=hardware_word(options.device),
@@ -174,6 +165,24 @@ def _measure_gpu(options: Options) -> Result:
         versions=versions_here(),
         commit=options.commit or commit_here(),
     )
+
+
+def _each(parts: Sequence[str], measure_part: Callable[[str], Measured]) -> Measured:
+    """Every part in turn; the failure of one of several must not cost the others."""
+    runs: list[dict[str, Any]] = []
+    versions: dict[str, str] = {}
+    for part in parts:
+        try:
+            found, more = measure_part(part)
+        except StokerError as error:
+            if len(parts) == 1:
+                raise
+            say(f"{part} was left out: {error}")
+            runs.append({"part": part, "how": "skipped", "kind": part, "why": str(error)})
+            continue
+        runs += found
+        versions |= more
+    return runs, versions
 
 
 def _parts(options: Options, known: Mapping[str, Any]) -> list[str]:

@@ -387,7 +387,8 @@ def _count_workers(dataset: Any, asked: int | None) -> int:
         return asked
     if isinstance(dataset, Source) and not isinstance(dataset, TorchSource):
         return 0
-    return min(_MOST_WORKERS, max(1, _cores() - 1))
+    # All cores: on 2 of them a dataset of 98 KB files came at 4,700 samples/s by one worker, 8,500 by two.
+    return min(_MOST_WORKERS, _cores())
 
 
 def _count_ahead(source: Source, workers: int, batch_size: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from stoker.feed.sources.objects import Store
 from stoker.feed.write_through import WriteThrough
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
+# Images that a thread decodes at one go, and how many goes a batch is at least worth: to hand one over takes
+# some 50 us beside the 1.3 ms of its decoding.
+_AT_ONCE, _JOBS = 4, 32
 
 
 class ImageSource(Source):
@@ -156,10 +160,12 @@ class ImageSource(Source):
         batch = np.empty((len(keys), 3, *(self.size or (0, 0))), np.uint8)
         pool = self._pool.get()
         jobs: list[Future[None]] = []
-        for row, (key, data) in enumerate(zip(keys, self._store.fetch(keys), strict=True)):
-            if row == 0 and self.size is None:
-                batch = np.empty((len(keys), *self._decode(key, data).shape), np.uint8)
-            place = partial(self._place, batch[row], key, data, keys[0])
+        files = enumerate(zip(keys, self._store.fetch(keys), strict=True))
+        some = max(1, min(_AT_ONCE, len(keys) // _JOBS))
+        while part := list(islice(files, some)):
+            if part[0][0] == 0 and self.size is None:
+                batch = np.empty((len(keys), *self._decode(*part[0][1]).shape), np.uint8)
+            place = partial(self._place, batch, part, keys[0])
             if pool is None:
                 place()
             else:
@@ -168,16 +174,18 @@ class ImageSource(Source):
             job.result()
         return torch.from_numpy(batch)
 
-    def _place(self, row: Pixels, key: str, data: Data, first: str) -> None:
-        image = self._decode(key, data)
-        if image.shape != row.shape:
-            (height, width), (tall, wide) = row.shape[1:], image.shape[1:]
-            raise UsageError(
-                f"images differ in size: {first} is {height}x{width}, {key} is {tall}x{wide}; give "
-                "size=(height, width), or decode=False for their bytes"
-            )
-        # Not by torch, whose copy starts a team of threads in every thread that it is called from.
-        np.copyto(row, image.numpy())
+    def _place(self, batch: Pixels, files: Sequence[tuple[int, tuple[str, Data]]], first: str) -> None:
+        """Decode these files, each into its row of the batch."""
+        for row, (key, data) in files:
+            image = self._decode(key, data)
+            if image.shape != batch.shape[1:]:
+                (height, width), (tall, wide) = batch.shape[2:], image.shape[1:]
+                raise UsageError(
+                    f"images differ in size: {first} is {height}x{width}, {key} is {tall}x{wide}; give "
+                    "size=(height, width), or decode=False for their bytes"
+                )
+            # Not by torch, whose copy starts a team of threads in every thread that it is called from.
+            np.copyto(batch[row], image.numpy())
 
     def _decode(self, key: str, data: Data) -> torch.Tensor:
         try:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -35,6 +36,9 @@ from stoker.feed.tiers.batch_memory import fresh_rows
 IN_FLIGHT = 128
 # Files of a folder wait for a disk, not for a trip.
 FILES_IN_FLIGHT = 32
+# Of a folder, so many files are read by a thread at one go where there are enough for all: to hand one over
+# takes as long as to read it from the page cache (some 50 us).
+_FILES_AT_ONCE = 4
 # With backoff from 0.1 s, doubling with jitter up to 10 s: some 30 s in all.
 RETRIES = 8
 REMOTE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
@@ -127,7 +131,14 @@ class Store:
 
     def fetch(self, keys: Sequence[str]) -> Iterator[memoryview]:
         """All of these objects, in this order, many requests in flight; the first error ends it."""
-        return self._threads.get().map(self.view, keys)
+        some = min(_FILES_AT_ONCE, len(keys) // self.in_flight) if self.folder is not None else 1
+        if some < 2:
+            return self._threads.get().map(self.view, keys)
+        parts = [keys[at : at + some] for at in range(0, len(keys), some)]
+        return chain.from_iterable(self._threads.get().map(self._view_some, parts))
+
+    def _view_some(self, keys: Sequence[str]) -> Sequence[memoryview]:
+        return [self.view(key) for key in keys]
 
     def get_each(self, keys: Sequence[str], take: Callable[[int, memoryview], None]) -> None:
         """Have `take` called with the place and the bytes of each of these, as they come.
