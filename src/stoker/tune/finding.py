@@ -12,6 +12,7 @@ from stoker.doctor.examination import Diagnosis, examine
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
+from stoker.tune.observed import trial_of
 from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
 from stoker.tune.trial import Trial, hold
@@ -25,6 +26,9 @@ _DIAGNOSIS, _DIAGNOSIS_SECONDS, _DIAGNOSIS_MOST = 0.3, 25.0, 0.45
 # steps do.
 _TRIAL_SECONDS, _TRIAL_SHARE = 4.0, 0.05
 _PROBE_SECONDS = 60.0
+# Under it the diagnosis is the first of the two runs of the script as it is: of 60 s a run of a script that
+# makes 40 steps a second takes 10, and with two of them none were left for a change.
+_SMALL_BUDGET = 90.0
 # For what was begun at a budget's end.
 _LEAST_SECONDS = 5.0
 
@@ -90,7 +94,7 @@ def find(
     tuned = Tuner(
         search=search,
         ledger=ledger,
-        hold=_hold(command),
+        hold=_hold(command, trial_of(told) if budget < _SMALL_BUDGET else None),
         probe=_probe(command, began + budget),
         deadline=began + budget,
         ceiling=ceiling_of(told),
@@ -130,8 +134,16 @@ def ceiling_of(told: Diagnosis) -> float | None:
     return None if compute is None else compute / told.verdict.rate
 
 
-def _hold(command: Sequence[str]) -> Callable[[Mapping[str, Any], Path, float], Trial]:
+def _hold(
+    command: Sequence[str], observed: Trial | None
+) -> Callable[[Mapping[str, Any], Path, float], Trial]:
+    """Trials of a script; the first one as it is may be `observed` already."""
+    known = [] if observed is None else [observed]
+
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
+        if known and not settings:
+            folder.mkdir(parents=True)
+            return known.pop()
         seconds = min(_TRIAL_SECONDS, max(1.0, left * _TRIAL_SHARE))
         most = max(_LEAST_SECONDS, left)
         return hold(command, settings, folder=folder, seconds=seconds, most=most, guards=Guards())

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from stoker.changes import ALL, Kind
@@ -259,12 +258,17 @@ class Tuner:
 
     @property
     def _trial_took(self) -> float:
-        """Seconds of a trial, by those of the script as it is."""
-        return fmean(trial.seconds for trial in self.runs[_key({})] if trial.rates is not None)
+        """Seconds of a trial, by the longest of the script as it is."""
+        return max(trial.seconds for trial in self.runs[_key({})] if trial.rates is not None)
+
+    @property
+    def _starting(self) -> float:
+        """Seconds to its first step."""
+        return max(trial.first or 0.0 for trial in self.runs[_key({})] if trial.rates is not None)
 
     def _takes(self, candidate: Candidate) -> float:
         """Seconds of a candidate's trial: it starts as the script does, then makes its steps as predicted."""
-        starting = fmean(trial.first or 0.0 for trial in self.runs[_key({})] if trial.rates is not None)
+        starting = self._starting
         faster = 1.0 if candidate.predicted is None else max(1.0, candidate.predicted.low)
         return starting + (self._trial_took - starting) / faster + candidate.seconds
 
@@ -275,7 +279,7 @@ class Tuner:
         if took is None:
             last = next(trial for trial in reversed(self.runs[_key({})]) if trial.rates is not None)
             assert last.rates is not None and last.rate is not None
-            took = (last.first or 0.0) + PROBE_STEPS * last.rates.size / last.rate + _ENDING
+            took = self._starting + PROBE_STEPS * last.rates.size / last.rate + _ENDING
         return took if self._probes else 2 * took
 
     def _is_time_for(self, seconds: float) -> bool:

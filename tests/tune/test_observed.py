@@ -1,0 +1,67 @@
+"""The diagnosis as the first run of a script as it is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stoker.doctor.evidence import Evidence
+from stoker.doctor.examination import Diagnosis
+from stoker.doctor.method import Stretch
+from stoker.doctor.verdict import reach
+from stoker.tune.observed import trial_of
+from stoker.watch import Step
+from stoker.watch.record import LineWriter, Writer
+
+LOADER = {"id": 0, "name": "L", "fed": 300, "num_workers": 2, "batch_size": 8, "epochs": 1, "length": 1000}
+
+
+def diagnosis(folder: Path, *, observed: tuple[float, float] | None) -> Diagnosis:
+    """300 steps of 20 ms; in the last 100 batches were held, and steps took 5 ms."""
+    writer = Writer(folder / "it", rank=0)
+    writer.describe_run({"id": "it"})
+    writer.describe_rank({"rank": 0, "loaders": [LOADER]})
+    lines = LineWriter(writer.rank_folder)
+    t = 100.0
+    for number in range(300):
+        took = 0.02 if number < 200 else 0.005
+        t += took
+        lines.add("steps", _step(number, t, took).to_line())
+    lines.close()
+    evidence = Evidence(step=0.02, shares={"wait": 0.5})
+    parts = [Stretch(name="start and warm-up", seconds=1.0)]
+    if observed is not None:
+        parts.append(Stretch(name="observe", seconds=3.0, began=observed[0], ended=observed[1]))
+    return Diagnosis(
+        verdict=reach(evidence),
+        evidence=evidence,
+        record=folder / "it",
+        seconds=9.0,
+        shield=None,
+        method=tuple(parts),
+    )
+
+
+def _step(number: int, t: float, took: float) -> Step:
+    return Step(
+        step=number, t=t, samples=8, loader=0, wait=took, copy=0.0, forward=0.0, backward=0.0, update=0.0,
+        other=0.0, startup=0.0,
+    )  # fmt: skip
+
+
+def test_what_was_observed_is_a_run_without_changes(tmp_path: Path) -> None:
+    """Its rate is that of the steps in which nothing was tried."""
+    trial = trial_of(diagnosis(tmp_path, observed=(100.1, 104.0)))
+    assert trial is not None
+    assert (trial.settings, trial.outcome, trial.first) == ({}, "measured", None)
+    assert trial.rates is not None
+    assert trial.rates.each == pytest.approx([400.0] * 3)
+
+
+def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
+    """Nor where nothing was observed, or when is not known."""
+    told = diagnosis(tmp_path, observed=(100.1, 101.5))
+    assert trial_of(told) is None
+    assert trial_of(replace(told, method=told.method[:1])) is None
+    unknown = Stretch(name="observe", seconds=3.0)
+    assert trial_of(replace(told, method=(unknown,))) is None
