@@ -1,6 +1,7 @@
-"""Ink in patches of a scanned scroll: a volume on disk, patches made ready one at a time."""
+"""Ink in patches of a scanned scroll: a volume in an archive, patches made ready one at a time."""
 
 import argparse
+import time
 
 import numpy as np
 import torch
@@ -17,8 +18,10 @@ def smooth(slices):
 
 
 class ScrollPatches(Dataset):
-    def __init__(self, path, side, patch, count, passes):
-        self.path, self.side, self.patch, self.passes = path, side, patch, passes
+    """Patches by number. The archive gives each who asks one at a time, after `rest` seconds."""
+
+    def __init__(self, path, side, patch, count, passes, rest):
+        self.path, self.side, self.patch, self.passes, self.rest = path, side, patch, passes, rest
         self.volume = None
         draw = np.random.default_rng(5)
         self.corners = np.stack([draw.integers(0, side - edge, count) for edge in patch], 1)
@@ -31,6 +34,7 @@ class ScrollPatches(Dataset):
             self.volume = np.memmap(self.path, np.float32, mode="r").reshape((self.side,) * 3)
         z, y, x = self.corners[index]
         d, h, w = self.patch
+        time.sleep(self.rest)
         patch = np.array(self.volume[z : z + d, y : y + h, x : x + w])
         for axis in list(range(3)) * self.passes:
             smooth(np.moveaxis(patch, axis, 0))
@@ -59,12 +63,13 @@ def main():
     parser.add_argument("--ahead", type=int, default=1)
     parser.add_argument("--start", default="spawn")
     parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--rest", type=float, default=0.0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=32)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    patches = ScrollPatches(args.volume, 128, args.patch, args.count, args.passes)
+    patches = ScrollPatches(args.volume, 128, args.patch, args.count, args.passes, args.rest)
     loader = DataLoader(
         patches, args.batch, shuffle=True, num_workers=args.workers, prefetch_factor=args.ahead,
         multiprocessing_context=args.start, persistent_workers=True,
