@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from stoker.errors import (
     AccessRefused,
@@ -72,8 +72,10 @@ class RemoteClient:
         # A whole request may bring gigabytes; one that stalls ends by read_timeout.
         limits = {"connect_timeout": "5s", "read_timeout": "60s", "timeout": "6h"}
         client = {**limits, **({"allow_http": True} if plain else {})}
-        # An HTTP store has no options of its own.
-        config = {"config": dict(options)} if not urlsplit(url).scheme.startswith("http") else {}
+        # An HTTP store has no options of its own, and is read below its address but listed from its host on.
+        by_http = urlsplit(url).scheme.startswith("http")
+        self._above = f"{unquote(urlsplit(self._url).path).strip('/')}/".lstrip("/") if by_http else ""
+        config = {} if by_http else {"config": dict(options)}
         connect = partial(obstore.store.from_url, url, client_options=client, retry_config=retry, **config)
         self._store = self._ask(connect, "opening")
 
@@ -81,17 +83,20 @@ class RemoteClient:
         """Every object below `prefix`, a page in memory at a time."""
         pages = self._ask(lambda: iter(self._store.list(prefix or None, chunk_size=_PAGE)), "listing")
         while (page := self._ask(lambda: next(pages, None), "listing")) is not None:
-            yield from map(_entry, page)
+            yield from map(self._entry, page)
 
     def folders(self) -> tuple[list[str], list[Entry]]:
         """The first parts of all keys that have several, and the objects whose keys have one."""
         answer = self._ask(self._store.list_with_delimiter, "listing")
-        return list(answer["common_prefixes"]), [_entry(meta) for meta in answer["objects"]]
+        # The folder that is listed may stand in its own listing: there it has no name left.
+        folders = (folder.removeprefix(self._above) for folder in answer["common_prefixes"])
+        below = [folder for folder in folders if f"{folder}/" != self._above]
+        return below, [self._entry(meta) for meta in answer["objects"]]
 
     def open(self, key: str) -> Reading:
         """Begin to read an object."""
         result = self._ask(lambda: self._store.get(key), "reading", key)
-        entry = _entry({**result.meta, "path": key})
+        entry = self._entry({**result.meta, "path": self._above + key})
 
         def chunks() -> Iterator[bytes]:
             parts, got = result.stream(min_chunk_size=_CHUNK), 0
@@ -125,6 +130,15 @@ class RemoteClient:
     def put(self, key: str, data: bytes) -> None:
         """Write an object."""
         self._ask(lambda: self._store.put(key, data), "writing", key)
+
+    def _entry(self, meta: Mapping[str, Any]) -> Entry:
+        etag = meta.get("e_tag")
+        return Entry(
+            key=meta["path"].removeprefix(self._above),
+            size=meta["size"],
+            modified_ns=round(meta["last_modified"].timestamp() * 1e6) * 1000,
+            etag=None if etag is None else etag.strip('"'),
+        )
 
     def _require(self, key: str, got: int, size: int) -> None:
         if got != size:
@@ -182,16 +196,6 @@ class RemoteClient:
         for secret in self._secrets:
             line = line.replace(secret, "…")
         return line
-
-
-def _entry(meta: Mapping[str, Any]) -> Entry:
-    etag = meta.get("e_tag")
-    return Entry(
-        key=meta["path"],
-        size=meta["size"],
-        modified_ns=round(meta["last_modified"].timestamp() * 1e6) * 1000,
-        etag=None if etag is None else etag.strip('"'),
-    )
 
 
 def _load() -> Any:

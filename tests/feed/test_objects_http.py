@@ -1,0 +1,70 @@
+"""A store behind plain HTTP: a real WebDAV server, which lists what it has from its root on."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.errors import NoSuchObject
+from stoker.feed.sources.objects import Store
+
+pytestmark = pytest.mark.service
+FILES = {f"class {number % 2}/{number}.bin": os.urandom(1000 + number) for number in range(20)}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the server has these files, two folders below its root."""
+    root = tmp_path_factory.mktemp("dav")
+    for key, data in FILES.items():
+        path = root / "sets" / "train" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run = "from wsgidav.server.server_cli import run; run()"
+    where = ["--host", "127.0.0.1", "--port", str(port), "--root", str(root), "--auth", "anonymous"]
+    with subprocess.Popen([sys.executable, "-c", run, *where], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            _wait_for(port, server)
+            yield f"http://127.0.0.1:{port}/sets/train"
+        finally:
+            server.kill()
+
+
+def _wait_for(port: int, server: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    server.kill()
+    raise AssertionError(f"no server on port {port}: {server.stderr.read() if server.stderr else ''}")
+
+
+def test_keys_are_relative_to_the_address(address: str) -> None:
+    """What is listed can be read by the key that it is listed with."""
+    store = Store(address)
+    assert store.folders() == ["class 0", "class 1"]
+    assert sorted(entry.key for entry in store.list()) == sorted(FILES)
+    assert {entry.key: entry.size for entry in store.list("class 1")} == {
+        key: len(data) for key, data in FILES.items() if key.startswith("class 1/")
+    }
+    assert [bytes(data) for data in store.fetch(list(FILES))] == list(FILES.values())
+    opened = store.open("class 0/0.bin")
+    assert opened.entry.key == "class 0/0.bin"
+    assert b"".join(opened.chunks) == FILES["class 0/0.bin"]
+
+
+def test_an_object_that_is_not_there_is_said_so(address: str) -> None:
+    """With its key."""
+    with pytest.raises(NoSuchObject, match=r"class 0/99\.bin"):
+        Store(address).get("class 0/99.bin")
