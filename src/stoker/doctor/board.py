@@ -15,9 +15,10 @@ HOLDS, CANNOT = 1, 2
 
 _PARTS = ("", "observe", "hold", "replay", "drain", "finish")
 _STEP_BITS = 40
-# Words of 8 bytes: the call, then for each rank its vote and whether it has finished.
+# Words of 8 bytes: the call, then for each rank its vote, whether it has finished, and the steps it made.
 _MOST_RANKS = 1024
-_SIZE = 8 * (1 + 2 * _MOST_RANKS)
+_OF_RANK = 3
+_SIZE = 8 * (1 + _OF_RANK * _MOST_RANKS)
 
 
 class Board:
@@ -60,13 +61,24 @@ class Board:
 
     def vote(self, vote: int) -> None:
         """Say whether this rank can be handed held batches: HOLDS or CANNOT."""
-        self._words[1 + 2 * self.rank] = vote
+        self._words[self._at(self.rank)] = vote
 
     def votes(self) -> list[int]:
         """What each rank has said; 0 for nothing yet."""
-        return [self._words[1 + 2 * rank] for rank in range(self.ranks)]
+        return [self._words[self._at(rank)] for rank in range(self.ranks)]
 
     def finish(self) -> bool:
         """This rank has told all; whether it is the last of them."""
-        self._words[2 + 2 * self.rank] = 1
-        return all(self._words[2 + 2 * rank] for rank in range(self.ranks))
+        self._words[self._at(self.rank) + 1] = 1
+        return all(self._words[self._at(rank) + 1] for rank in range(self.ranks))
+
+    def note(self, step: int) -> None:
+        """This rank has made a step."""
+        self._words[self._at(self.rank) + 2] = step
+
+    def furthest(self) -> int:
+        """The step of the rank that has made most of them."""
+        return max(self._words[self._at(rank) + 2] for rank in range(self.ranks))
+
+    def _at(self, rank: int) -> int:
+        return 1 + _OF_RANK * rank

@@ -42,6 +42,11 @@ class Child:
         self._sender.send("end", {"step": step})
         self.park()
 
+    def leave(self, step: int, ranks: int) -> NoReturn:
+        """This rank has made its last step; the run ends when all of the `ranks` have left or ended."""
+        self._sender.send("left", {"step": step, "ranks": ranks})
+        self.park()
+
     def park(self) -> NoReturn:
         """Stop here, and let the run go on: it is another process of it that ends it."""
         self._sender.close()

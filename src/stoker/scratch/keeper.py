@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from stoker.scratch import kernel, landlock, namespaces, private_root, tree
 from stoker.scratch.values import Mechanism
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+# Once a rank has failed, for the others to fail too and say why: with gloo they lose it at once, and one that
+# ran out of memory may have closed its connections before it ends itself.
+_OTHERS_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +164,7 @@ def _enter_root(attempt: Attempt, held: Held) -> list[str]:
 def _run_script(held: Held, status: _Status) -> None:
     """Start the script, take away the dead until it is among them, and tell how it died.
 
-    Of several ranks the first that fails is told of, or the last.
+    Of several ranks each is told of; the first that fails is the end of all, a moment later.
     """
     living: dict[int, int] = {}
     for rank, env in enumerate(held.envs):
@@ -171,14 +175,15 @@ def _run_script(held: Held, status: _Status) -> None:
             finally:
                 os._exit(127)
         living[script] = rank
-    while True:
-        pid, ended = os.waitpid(-1, 0)
-        if pid not in living:
-            continue
-        rank = living.pop(pid)
-        if ended or not living:
-            status.tell(exit=ended, rank=rank)
-            return
+    failed_at: float | None = None
+    while living and (failed_at is None or time.monotonic() - failed_at < _OTHERS_WITHIN_S):
+        pid, ended = os.waitpid(-1, 0 if failed_at is None else os.WNOHANG)
+        if not pid:
+            time.sleep(0.01)
+        elif pid in living:
+            status.tell(exit=ended, rank=living.pop(pid))
+            if ended and failed_at is None:
+                failed_at = time.monotonic()
 
 
 def _become_script(held: Held, env: Mapping[str, str]) -> NoReturn:

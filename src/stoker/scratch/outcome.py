@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from stoker.scratch.values import GuardName, Outcome
@@ -35,6 +36,26 @@ class Verdict:
     exit_code: int | None = None
     signal: int | None = None
     guard: GuardName | None = None
+
+
+# What gloo, NCCL and the store say to the ranks that are left when one is gone.
+_LOST = ("closed by peer", "reset by peer", "Broken pipe", "remote process exited", "TCPStore")
+
+
+def first_to_fail(exits: Mapping[int, int], errors: Mapping[int, str]) -> int | None:
+    """Of the ranks that ended, in that order, the one to blame: not those that only tell of its loss.
+
+    None where none has ended.
+    """
+    failed = [rank for rank, status in exits.items() if status]
+    killed = [rank for rank in failed if os.WIFSIGNALED(exits[rank]) and not _aborted(exits[rank])]
+    own = [rank for rank in failed if rank in errors and not any(word in errors[rank] for word in _LOST)]
+    return next(iter((*killed, *own, *failed, *reversed(exits))), None)
+
+
+def _aborted(status: int) -> bool:
+    """As NCCL ends a rank that waits for one that is gone."""
+    return os.WTERMSIG(status) == signal.SIGABRT
 
 
 def decide(ending: Ending) -> Verdict:

@@ -1,7 +1,11 @@
-"""Several processes of one script on this host, with the variables that torchrun would give each of them."""
+"""Several processes of one script on this host: torchrun's variables for each, and which one is spoken of."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+import psutil
+
+from stoker.facts.words import size
 
 _RUN = "stoker"
 # Of a torchrun that the caller itself stands under: its store is not this run's.
@@ -32,6 +36,30 @@ def environments(env: Mapping[str, str], count: int) -> tuple[dict[str, str], ..
     return tuple(
         {**own, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)} for rank in range(count)
     )
+
+
+def no_progress(seconds: float, made: Mapping[int, int | None]) -> str:
+    """Why ranks that were not heard of for so long are ended, and which of them are behind the others."""
+    least = min(-1 if step is None else step for step in made.values())
+    behind = sorted(rank for rank, step in made.items() if step is None or step == least)
+    who = f"rank {', '.join(map(str, behind))}: " if len(behind) < len(made) else ""
+    return f"{who}no progress for {seconds:g} s, at step {'n/a' if least < 0 else least}"
+
+
+def most_of_it(processes: Iterable[psutil.Process]) -> str:
+    """Which of several ranks holds the most memory, with its workers; nothing of a script alone."""
+    held: dict[str, int] = {}
+    for process in processes:
+        try:
+            rank = process.environ().get("RANK")
+            if rank is not None:
+                held[rank] = held.get(rank, 0) + process.memory_info().rss
+        except psutil.Error:
+            continue  # it ended meanwhile, or is not ours to look into
+    if len(held) < 2:
+        return ""
+    most = max(held, key=lambda rank: held[rank])
+    return f"; rank {most} holds most of it, {size(held[most])}"
 
 
 def _free_port() -> int:

@@ -48,10 +48,13 @@ class Supervisor:
         self._asked: str | None = None
         self._ended = False
         self._errors: dict[int, str] = {}
-        self._steps: int | None = None
-        self._heard: float | None = None
-        self._exit: int | None = None
-        self._exit_rank = 0
+        # Of each rank: its last step, when it was last heard of, how it ended; and those that are to wait
+        # for the others.
+        self._made: dict[int, int] = {}
+        self._heard: dict[int, float] = {}
+        self._exits: dict[int, int] = {}
+        self._left: set[int] = set()
+        self._ranks = self._plan.ranks
         self._shield: Shield | None = None
         self._status_rest = b""
         self._shm_own: set[str] = set()
@@ -73,6 +76,7 @@ class Supervisor:
         for message in self._receiver.receive():
             self._take(message)
         shm.remove(self._shm_own - self._shm_before)
+        ended = outcome.first_to_fail(self._exits, self._errors)
         verdict = outcome.decide(
             outcome.Ending(
                 refused=refused,
@@ -80,9 +84,9 @@ class Supervisor:
                 guard=guard,
                 timeout_s=timeout,
                 asked=self._asked,
-                exit_status=self._exit,
-                rank=self._exit_rank if self._plan.ranks > 1 else None,
-                error=self._errors.get(self._exit_rank) or _last_line(self._tail(self._stderr)),
+                exit_status=None if ended is None else self._exits[ended],
+                rank=ended if self._plan.ranks > 1 else None,
+                error=self._errors.get(ended or 0) or _last_line(self._tail(self._stderr)),
                 oom_killed=guards.oom_kills() > oom_before,
                 steps=self._steps,
                 steps_limit=self._plan.limits.steps,
@@ -167,8 +171,9 @@ class Supervisor:
         *lines, self._status_rest = (self._status_rest + chunk).split(b"\n")
         words = [json.loads(line) for line in lines]
         for word in words:
-            self._exit = word.get("exit", self._exit)
-            self._exit_rank = word.get("rank", self._exit_rank)
+            if "exit" in word:
+                self._exits[word["rank"]] = word["exit"]
+        self._note_end()
         return words
 
     def _watch(self) -> tuple[tuple[Any, str] | None, float | None]:
@@ -199,23 +204,32 @@ class Supervisor:
                 return limit
             if now - read_at >= _READ_EVERY_S:
                 read_at = now
-                stopped = guards.judge(self._read(), self._plan.guards)
+                processes = tree.descendants(os.getpid())
+                stopped = guards.judge(self._read(processes), self._plan.guards)
                 if stopped is not None:
-                    return stopped, None
+                    name, reason = stopped
+                    return (name, reason + (ranks.most_of_it(processes) if name == "ram" else "")), None
 
     def _limit_reached(self, now: float) -> tuple[tuple[Any, str] | None, float | None] | None:
         limits = self._plan.limits
         if limits.seconds is not None and now - self._began > limits.seconds:
             return None, limits.seconds
-        if limits.idle_seconds is not None and self._heard is not None:
-            idle = now - self._heard
-            if idle > limits.idle_seconds:
-                step = "n/a" if self._steps is None else self._steps
-                return ("idle", f"no progress for {limits.idle_seconds:g} s, at step {step}"), None
+        heard = {rank: at for rank, at in self._heard.items() if rank not in self._over}
+        if limits.idle_seconds is not None and heard and now - min(heard.values()) > limits.idle_seconds:
+            made = {rank: self._made.get(rank) for rank in heard}
+            return ("idle", ranks.no_progress(limits.idle_seconds, made)), None
         return None
 
-    def _read(self) -> guards.Reading:
-        processes = tree.descendants(os.getpid())
+    @property
+    def _over(self) -> set[int]:
+        """Ranks that make no more steps, and have not failed."""
+        return self._left | {rank for rank, status in self._exits.items() if not status}
+
+    def _note_end(self) -> None:
+        """Ranks that have left are ended with the last of them."""
+        self._ended = self._ended or (bool(self._left) and len(self._over) >= self._ranks)
+
+    def _read(self, processes: list[psutil.Process]) -> guards.Reading:
         self._note_shm(processes)
         root = None
         if self._shield is not None and self._shield.by == "overlay":
@@ -233,18 +247,27 @@ class Supervisor:
             self._shm_own |= shm.held_by(processes)
 
     def _take(self, message: dict[str, Any]) -> None:
-        self._heard = time.monotonic()
         kind, body, rank = message["kind"], message["body"], message["rank"]
-        if kind in ("progress", "end") and body.get("step") is not None:
-            self._steps = body["step"]
+        now = self._heard[rank] = time.monotonic()
+        if kind in ("progress", "end", "left") and body.get("step") is not None:
+            self._made[rank] = body["step"]
         self._ended = self._ended or kind == "end"
+        if kind == "left":
+            self._left.add(rank)
+            self._ranks = body["ranks"]
+            self._note_end()
         if kind == "error":
             self._errors[rank] = body["text"]
         if kind == "shield" and self._shield is not None:
             why = "; ".join(filter(None, (body["reason"], self._shield.reason)))
             self._shield = Shield(**{**vars(self._shield), **body, "reason": why})
             return
-        self._caller.tell(kind=kind, body=body, at=self._heard - self._began, rank=rank)
+        self._caller.tell(kind=kind, body=body, at=now - self._began, rank=rank)
+
+    @property
+    def _steps(self) -> int | None:
+        """Those that all ranks have made."""
+        return min(self._made.values(), default=None)
 
     def _tail(self, number: int) -> str:
         size = os.fstat(number).st_size

@@ -1,4 +1,7 @@
-"""What happens in a trial's process: changes are put over the script, and it ends once its rate is known."""
+"""What happens in a trial's process: changes are put over the script, and it ends once its rate is known.
+
+Of several ranks the first one measures, once the samples of all count; they end after the same step.
+"""
 
 import atexit
 import time
@@ -12,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from stoker import changes
 from stoker.changes.feed_tier import settled
 from stoker.scratch import Child
+from stoker.tune.agreement import Agreement
 from stoker.tune.stretches import LEAST_STEPS, LEAST_STRETCHES, WARM_STEPS, length
 from stoker.watch.session import Plan, Session
 
@@ -19,46 +23,75 @@ from stoker.watch.session import Plan, Session
 _MOST_RETRIES = 3
 
 
-def as_argument(runs: Path, run: str, settings: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def as_argument(
+    runs: Path, run: str, settings: Mapping[str, Any], seconds: float, *, ranks: int = 1
+) -> dict[str, Any]:
     """What `prepare` is given."""
-    return {"runs": str(runs), "run": run, "settings": dict(settings), "seconds": seconds}
+    return {"runs": str(runs), "run": run, "settings": dict(settings), "seconds": seconds, "ranks": ranks}
 
 
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
-    """The hook of a trial's scratch run."""
+    """The hook of a trial's scratch run, in each of its ranks."""
     session = Session(Plan(name="trial", root=Path(argument["runs"]), run_id=argument["run"]))
     session.start()
     atexit.register(session.finish, "done")  # of a script that ends before its rate is known
     changes.put(argument["settings"])
-    made, warm, warm_steps = 0, 0.0, 0
+    _Measuring(child, session, argument).install()
 
-    def stepped(*_: Any) -> None:
-        nonlocal made, warm, warm_steps
-        made += 1
-        child.progress(made)
-        if made == 1:
-            child.report("first", t=time.time())
-        if not warm_steps and made >= WARM_STEPS and settled():
-            warm, warm_steps = time.monotonic(), made
-            child.report("warm", steps=made)
+
+class _Measuring:
+    """Counts a rank's steps up to the last one."""
+
+    def __init__(self, child: Child, session: Session, argument: Mapping[str, Any]) -> None:
+        self._child, self._session, self._argument = child, session, argument
+        self._agreement = Agreement(child, argument["ranks"])
+        self._made = 0
+        self._ready = False
+        # When the samples of all ranks began to count, and how many steps were made by then.
+        self._warm, self._warm_steps = 0.0, 0
+
+    def install(self) -> None:
+        """Into every optimizer's step."""
+        register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self._made += 1
+        self._child.progress(self._made)
+        self._agreement.note(self._made)
+        if self._made == 1:
+            self._child.report("first", t=time.time())
+        if not self._ready and self._made >= WARM_STEPS and settled():
+            self._ready = True
+            self._agreement.be_ready()
             _forget_peaks()
-        if not warm_steps or made == warm_steps or (made - warm_steps) % LEAST_STEPS:
-            return
-        if (retries := _retries()) > _MOST_RETRIES:
-            child.report("thrash", retries=retries)
-            _end()
-        if time.monotonic() - warm < argument["seconds"]:
-            return
-        told = [loader.to_json() for loader in session.account.loaders]
-        if made - warm_steps > LEAST_STRETCHES * length(told, made - warm_steps):
-            _end()
+        if self._made % LEAST_STEPS == 0 and (retries := _retries()) > _MOST_RETRIES:
+            self._child.report("thrash", retries=retries)
+            self._end(at_once=True)
+        if self._agreement.leads and self._is_measured():
+            self._agreement.call(self._made)
+        if self._agreement.is_over(self._made):
+            self._end()
 
-    def _end() -> None:
-        session.finish("done")
-        child.report("measured", told=changes.told(argument["settings"]), **_peaks())
-        child.end(made)
+    def _is_measured(self) -> bool:
+        """Whether enough steps are made for a rate."""
+        if not self._warm_steps:
+            if self._ready and self._agreement.all_ready:
+                self._warm, self._warm_steps = time.monotonic(), self._agreement.furthest(self._made)
+                self._child.report("warm", steps=self._warm_steps)
+            return False
+        made = self._made - self._warm_steps
+        spent = time.monotonic() - self._warm
+        if made < LEAST_STEPS or made % LEAST_STEPS or spent < self._argument["seconds"]:
+            return False
+        told = [loader.to_json() for loader in self._session.account.loaders]
+        return made >= LEAST_STRETCHES * length(told, made)
 
-    register_optimizer_step_post_hook(stepped)
+    def _end(self, *, at_once: bool = False) -> None:
+        self._session.finish("done")
+        self._child.report("measured", told=changes.told(self._argument["settings"]), **_peaks())
+        if at_once:
+            self._child.end(self._made)
+        self._agreement.leave(self._made)
 
 
 def _forget_peaks() -> None:

@@ -1,15 +1,18 @@
-"""A trial: the user's own loop in a child process, with changes put over it, measured or stopped."""
+"""A trial: the user's own loop in a child process, with changes put over it, measured or stopped.
 
-from collections.abc import Mapping, Sequence
+Of several ranks each is a process; they begin and end together, and what stops one stops the trial.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from stoker.scratch import Guards, Limits, Result, run
+from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.tune.measure import as_argument
-from stoker.tune.stretches import WARM_STEPS, Rates, length, rates
+from stoker.tune.stretches import WARM_STEPS, Rates, epoch_of, length, rates
 from stoker.watch import Record
 
 _HOOK = "stoker.tune.measure:prepare"
@@ -69,6 +72,7 @@ def hold(
     most: float = 120.0,
     idle: float = IDLE_SECONDS,
     guards: Guards | None = None,
+    ranks: int = 1,
 ) -> Trial:
     """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,23 +80,25 @@ def hold(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument=as_argument(folder, "record", settings, seconds),
+            argument=as_argument(folder, "record", settings, seconds, ranks=ranks),
             limits=Limits(seconds=most, idle_seconds=min(idle, most)),
             guards=guards or Guards(),
             writable=(folder,),
             output=folder,
+            ranks=ranks,
         )
     )
-    return read(settings, result, folder / "record")
+    return read(settings, result, folder / "record", ranks)
 
 
-def read(settings: Mapping[str, Any], result: Result, record: Path) -> Trial:
+def read(settings: Mapping[str, Any], result: Result, record: Path, ranks: int = 1) -> Trial:
     """What came of a scratch run."""
     told = {message.kind: message for message in result.messages}
-    measured = told["measured"].body if "measured" in told else {}
+    measured = [message.body for message in result.messages if message.kind == "measured"]
+    taken = [body["vram"] for body in measured if body["vram"] is not None]
     warm = told["warm"].body["steps"] if "warm" in told else WARM_STEPS
-    found = _rates(record, warm) if result.outcome in ("done", "ended-early", "timed-out") else None
-    outcome, reason = _outcome(result, found, told.get("thrash"))
+    found = _rates(record, warm, ranks) if result.outcome in ("done", "ended-early", "timed-out") else None
+    outcome, reason = _outcome(result, found, told.get("thrash"), ranks)
     return Trial(
         settings=settings,
         outcome=outcome,
@@ -100,35 +106,51 @@ def read(settings: Mapping[str, Any], result: Result, record: Path) -> Trial:
         rates=found if outcome == "measured" else None,
         first=told["first"].at if "first" in told else None,
         seconds=result.seconds,
-        vram=measured.get("vram"),
-        told=tuple(measured.get("told", ())),
+        vram=max(taken, default=None),
+        told=tuple(dict.fromkeys(line for body in measured for line in body["told"])),  # ranks say the same
         record=record if (record / "run.json").exists() else None,
     )
 
 
-def _rates(record: Path, warm: int) -> Rates | None:
+def _rates(record: Path, warm: int, count: int) -> Rates | None:
+    """By the steps that all ranks have made: one is over when the last rank has made it."""
     if not (record / "run.json").exists():
         return None
     ranks = Record.open(record).ranks
-    rank = ranks[min(ranks)]
-    steps = list(rank.steps())[warm - 1 :]
+    if len(ranks) < count:
+        return None
+    steps = list(zip(*(list(rank.steps())[warm - 1 :] for rank in ranks.values()), strict=False))
     if len(steps) < 2:
         return None
-    stretch = length(rank.about.get("loaders") or [], len(steps) - 1)
-    counters = list(rank.resources())
-    found = rates([step.t for step in steps], [step.samples for step in steps], stretch, counters)
+    first = ranks[min(ranks)]
+    loaders = first.about.get("loaders") or []
+    found = rates(
+        [max(one.t for one in same) for same in steps],
+        [_sum(one.samples for one in same) for same in steps],
+        length(loaders, len(steps) - 1),
+        list(first.resources()),
+        turns={at for at, same in enumerate(steps) if any(one.startup for one in same)},
+        epoch=epoch_of(loaders, len(steps) + warm - 1),
+    )
     return found if found.each else None
 
 
-def _outcome(result: Result, found: Rates | None, thrash: Any) -> tuple[Outcome, str]:
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(one or 0 for one in known)
+
+
+def _outcome(result: Result, found: Rates | None, thrash: Message | None, ranks: int) -> tuple[Outcome, str]:
     if thrash is not None:
-        return "thrashed", f"the allocator ran out of memory {thrash.body['retries']} times"
+        who = f"rank {thrash.rank}: " if ranks > 1 else ""
+        return "thrashed", f"{who}the allocator ran out of memory {thrash.body['retries']} times"
     if result.guard == "idle":
         return "hung", result.reason
     if result.outcome == "stopped":
         return "stopped", result.reason
     if result.outcome in ("failed", "crashed"):
-        said = result.stderr_tail.strip().splitlines()
+        # Of several ranks the last line may be another's.
+        said = result.stderr_tail.strip().splitlines() if ranks == 1 else []
         reason = f"{result.reason}: {said[-1]}" if said else result.reason
         return ("failed" if result.outcome == "failed" else "crashed"), reason
     if found is None:
