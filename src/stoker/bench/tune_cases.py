@@ -43,7 +43,10 @@ _OF_LOADERS = (
     "query-per-sample-parts-2",
     "cpu-transform-leaves-3",
 )
-_LOADERS = crossed(num_workers=(1, 2, 3, 4, 6, 8, 12), prefetch_factor=(1, 2, 4))
+_LOADERS = (
+    *crossed(num_workers=(1, 2, 3, 4, 6, 8, 12), prefetch_factor=(1, 2, 4)),
+    *crossed(feed=("ram",)),
+)
 # Of each part of a device: computing, copying, and a loader that a small network waits for.
 _OF_DEVICES = (
     Contest(

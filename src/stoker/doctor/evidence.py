@@ -474,13 +474,11 @@ def _throttled(resources: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _cores(resources: Sequence[Mapping[str, Any]]) -> float | None:
-    """Cores that the process, its workers and what else it started had, in the mean."""
+    """Cores that the process and its workers had, in the mean."""
     if len(resources) < 2 or resources[-1]["t"] <= resources[0]["t"]:
         return None
     spent = [
-        (line.get("cpu_s") or 0.0)
-        + (line.get("beside_cpu_s") or 0.0)
-        + sum(one.get("cpu_s") or 0.0 for one in line.get("processes") or [])
+        (line.get("cpu_s") or 0.0) + sum(one.get("cpu_s") or 0.0 for one in line.get("processes") or [])
         for line in (resources[0], resources[-1])
     ]
     return max(0.0, spent[1] - spent[0]) / float(resources[-1]["t"] - resources[0]["t"])
