@@ -107,7 +107,7 @@ def postgres(delay_ms: float, folder: Path) -> Iterator[Around]:
 
 @contextlib.contextmanager
 def features(delay_ms: float, folder: Path) -> Iterator[Around]:
-    """A feature service over HTTP, so far away, each way."""
+    """A web server of features and pictures, so far away, each way."""
     with (
         tenant("feature_service.py") as told,
         Proxy(port=int(told), delay_s=delay_ms / 1000) as proxy,

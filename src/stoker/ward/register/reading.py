@@ -93,6 +93,15 @@ STORAGE_LATENCY = (
         neutral=Neutral(setup=NEAR_BUCKET),
         seed="002",
     ),
+    Case(
+        id="storage-latency-prints",
+        script="pottery_prints.py",
+        cause="storage-latency",
+        variant="a web server 6 ms away, each picture a file",
+        also=("too-few-workers",),
+        setup=(Setup(name="features", value=3.0),),
+        neutral=Neutral(setup=NEAR_FEATURES),
+    ),
 )
 
 COLD_CACHE = (

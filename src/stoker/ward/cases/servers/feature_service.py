@@ -1,4 +1,4 @@
-"""A feature service: GET /users/1,2,3 answers 33 float32 a user."""
+"""A web server: GET /users/1,2,3 answers 33 float32 a user, GET /prints/7 a picture of 12,288 bytes."""
 
 import random
 import struct
@@ -14,10 +14,14 @@ def features(user):
 class Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # header and body in one segment
+    disable_nagle_algorithm = True
 
     def do_GET(self):
-        users = [int(word) for word in self.path.rpartition("/")[2].split(",")]
-        body = b"".join(known[user] for user in users)
+        numbers = [int(word) for word in self.path.rpartition("/")[2].split(",")]
+        if self.path.startswith("/prints/"):
+            body = b"".join(random.Random(number).randbytes(12288) for number in numbers)
+        else:
+            body = b"".join(known[number] for number in numbers)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
