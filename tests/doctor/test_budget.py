@@ -139,7 +139,13 @@ def test_sizes_are_the_last_that_were_read() -> None:
 
 # --- questions ------------------------------------------------------------------------------------------
 
-CARD = Vram(fixed=2 * GB, per_sample=100 * MB, error=0.01, free=20 * GB)
+CARD = draw_budget(
+    seen(
+        resized=tuple((n, 0.01, 2 * GB + 100 * MB * n) for n in (8, 16, 48)),
+        process={"context_bytes": 0},
+        others=Others(total=20 * GB, bytes=0, busy=0.0),
+    )
+).vram
 
 
 def test_whether_a_batch_fits_a_card_of_a_size() -> None:
@@ -147,6 +153,7 @@ def test_whether_a_batch_fits_a_card_of_a_size() -> None:
     budget = Budget(vram=CARD, ram=Ram())
     (told,) = answer(parse("batch=32,vram=8GB"), budget)
     assert (told.fits, told.need, told.most) == (True, 5200 * MB, 56)
+    assert "needs 4.8 GiB (4.7 GiB to 4.9 GiB)" in told.text
     (told,) = answer(parse("batch=64,vram=8GB"), budget)
     assert told.fits is False
     (told,) = answer(parse("vram=8GB"), budget)

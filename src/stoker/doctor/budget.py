@@ -1,43 +1,55 @@
 """The memory budget: what a run needs, from measured peaks, beside what is free. Pure; unmeasured is None.
 
-VRAM is a line: fixed + per sample, through peaks of sizes that ran (`peaks.py`). RAM is the loop's own, each
-worker's private memory, and the batches that lie in queues.
+VRAM is about a line, fixed + per sample, through peaks of sizes that ran; what a size needs is told by
+playing its allocations where they are known (`forecast.py`). RAM is the loop's own, each worker's private
+memory, and the batches that lie in queues.
 """
 
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stoker.doctor.evidence import Evidence
-from stoker.doctor.peaks import fit
+from stoker.doctor.forecast import Forecast, Need, foresee
 
-# Of the card, kept free: what fragments, and what a longer sample takes.
+# Of the card, kept free: for what a longer sample takes.
 _HEADROOM = 0.05
+# Of the script's own size: batches whose need is told.
+_TIMES = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vram:
-    """Memory on the card: `fixed` + `per_sample` x samples, in bytes, context included.
+    """Memory on the card, in bytes, context included: about `fixed` + `per_sample` x samples.
 
-    `error` is by how much the line missed at a size that it was not made from, as a share; `asks` are sizes
-    still to be run before it may be trusted. `peak` is that of the script's own batch, `others` what other
-    processes hold. `largest` is the largest batch that fits, by a line that holds.
+    `by_batch` is what batches need, each with the least and the most that it may turn out to be: of a process
+    of its own. `error` is by how much a size that ran was missed by what was told without it, as a share;
+    `asks` are sizes still to be run before it may be trusted. `peak` is that of the script's own batch,
+    `others` what other processes hold. `largest` is the largest batch that fits for sure.
     """
 
     fixed: int | None = None
     per_sample: int | None = None
     error: float | None = None
+    spread: float | None = None
     peak: int | None = None
     context: int | None = None
     others: int | None = None
     total: int | None = None
     free: int | None = None
     largest: int | None = None
+    by_batch: Mapping[int, Need] = field(default_factory=dict)
+    ran: tuple[int, ...] = ()
     asks: tuple[int, ...] = ()
     why: str | None = None
+    forecast: Forecast | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
-        return {**vars(self), "asks": list(self.asks)}
+        told = {name: value for name, value in vars(self).items() if name != "forecast"}
+        table = [{"samples": samples, **need._asdict()} for samples, need in self.by_batch.items()]
+        return {**told, "by_batch": table, "ran": list(self.ran), "asks": list(self.asks)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +111,9 @@ def _vram(run: Evidence) -> Vram:
     if free is not None and run.overflow is not None and run.overflow.allowed is not None:
         free = min(free, run.overflow.allowed)  # a script may be kept to a part of the card
     around = context or 0
-    peak = next((peak for samples, peak in points if samples == own), None)
+    peak = next((one.peak for one in run.fresh if one.samples == own), None)
+    if peak is None:
+        peak = next((peak for samples, peak in points if samples == own), None)
     if peak is None and run.allocator is not None:
         peak = run.allocator.reserved_peak
     found = Vram(
@@ -109,35 +123,58 @@ def _vram(run: Evidence) -> Vram:
         total=total,
         free=free,
     )
-    if not points:
+    if not points and len(run.fresh) < 2:
         why = "no batch of another size was run" if peak else "no peak of the card's memory was measured"
         return replace(found, why=why)
-    line = fit(points)
+    forecast = foresee(points, run.fresh)
+    line = forecast.line
     if line.fixed is None or line.per_sample is None:
         return replace(found, asks=line.asks, why=line.why)
     found = replace(
         found,
         fixed=line.fixed + around,
         per_sample=line.per_sample,
-        error=line.error,
-        asks=line.asks,
-        why=line.why,
+        error=forecast.error,
+        spread=forecast.spread,
+        ran=tuple(samples for samples, _ in forecast.ran),
+        asks=() if forecast.runs else line.asks,
+        why=forecast.why,
+        forecast=forecast,
     )
-    return found if free is None else replace(found, largest=largest_batch(found, free))
+    largest = None if free is None else largest_batch(found, free)
+    return replace(found, largest=largest, by_batch=_by_batch(found, own))
 
 
-def vram_for(vram: Vram, batch: int) -> int | None:
+def vram_for(vram: Vram, batch: int) -> Need | None:
     """What a batch of so many samples needs on the card."""
-    if vram.fixed is None or vram.per_sample is None:
-        return None
-    return vram.fixed + vram.per_sample * batch
+    need = None if vram.forecast is None else vram.forecast.at(batch)
+    return None if need is None else Need(*(one + (vram.context or 0) for one in need))
 
 
 def largest_batch(vram: Vram, room: int) -> int | None:
-    """The largest batch that so much memory has room for, a twentieth kept free; None without a line."""
-    if vram.fixed is None or vram.per_sample is None or vram.per_sample <= 0:
+    """The largest batch that so much memory has room for, a twentieth kept free; None without a forecast."""
+    if vram.per_sample is None or vram.per_sample <= 0 or vram_for(vram, 2) is None:
         return None
-    return max(0, int((room * (1 - _HEADROOM) - vram.fixed) // vram.per_sample))
+
+    def is_too_much(batch: int) -> bool:
+        need = vram_for(vram, batch)
+        return need is None or max(need.high, round(need.mid / (1 - _HEADROOM))) > room
+
+    # Twice what the line has room for: what is played may grow slower than it.
+    most = 2 * room // vram.per_sample + 1
+    return bisect_left(range(1, most), True, key=is_too_much)
+
+
+def _by_batch(vram: Vram, own: int | None) -> dict[int, Need]:
+    """Around the script's own size, up to eight times it and no more than has room."""
+    if own is None:
+        return {}
+    sizes = {round(own * times) for times in _TIMES} | set(vram.ran)
+    told = {size: vram_for(vram, size) for size in sorted(sizes) if size > 1}
+    room = vram.free
+    return {
+        size: need for size, need in told.items() if need is not None and (room is None or need.mid <= room)
+    }
 
 
 # --- the host ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from stoker.doctor import calibration, fits
 from stoker.doctor.examination import Diagnosis, examine, examine_ranks, examine_record
+from stoker.doctor.fresh_sizes import Wish
 from stoker.doctor.notebook import as_script
 from stoker.doctor.plan_words import show_answers, show_calibration
 from stoker.doctor.report import check_place, markdown_of, write
@@ -53,7 +54,8 @@ def diagnose(
     ranks = ranks_to_start(nproc, os.environ)
     if ranks is None:
         return
-    diagnosis = _of(words, module=module, runs=runs, budget=budget, ranks=ranks)
+    wish = _wish(question)
+    diagnosis = _of(words, module=module, runs=runs, budget=budget, ranks=ranks, wish=wish)
     if steps is not None:
         diagnosis = diagnosis.planned(_home(runs), steps=steps)
     told_of = () if question is None or diagnosis.budget is None else fits.answer(question, diagnosis.budget)
@@ -104,25 +106,35 @@ def _write(diagnosis: Diagnosis, report: Path | None) -> tuple[Path | None, NotP
         return None, error
 
 
-def _of(words: list[str], *, module: bool, runs: Path | None, budget: float, ranks: int) -> Diagnosis:
+def _wish(question: fits.Question | None) -> Wish:
+    """What of the question is about the card."""
+    if question is None:
+        return Wish()
+    return Wish(is_asked=question.batch is not None or question.vram is not None, batch=question.batch)
+
+
+def _of(
+    words: list[str], *, module: bool, runs: Path | None, budget: float, ranks: int, wish: Wish
+) -> Diagnosis:
     if not module and len(words) == 1 and _is_record(words[0], runs or default_root()):
         return examine_record(Record.open(words[0], runs))
     if not module and words[0].endswith(".ipynb"):
-        return _of_notebook(words, runs=runs, budget=budget, ranks=ranks)
+        return _of_notebook(words, runs=runs, budget=budget, ranks=ranks, wish=wish)
     status = Console(stderr=True)
     command = ["-m", *words] if module else words
     folder = _home(runs) / "doctor"
     with status.status("looking at this machine") as told:
         if ranks > 1:
             return examine_ranks(command, ranks=ranks, folder=folder, budget=budget, tell=told.update)
-        return examine(command, folder=folder, budget=budget, tell=told.update)
+        return examine(command, folder=folder, budget=budget, tell=told.update, wish=wish)
 
 
-def _of_notebook(words: list[str], *, runs: Path | None, budget: float, ranks: int) -> Diagnosis:
+def _of_notebook(words: list[str], *, runs: Path | None, budget: float, ranks: int, wish: Wish) -> Diagnosis:
     """Its cells are diagnosed as a script, and are never called one."""
     with as_script(Path(words[0])) as script:
         try:
-            found = _of([str(script), *words[1:]], module=False, runs=runs, budget=budget, ranks=ranks)
+            cells = [str(script), *words[1:]]
+            found = _of(cells, module=False, runs=runs, budget=budget, ranks=ranks, wish=wish)
         except DiagnosisFailed as error:
             raise DiagnosisFailed(str(error).replace(str(script), words[0])) from error
     return replace(found, command=tuple(words))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from stoker.doctor.allocations import Allocations
 from stoker.doctor.device import (
     Allocator,
     Card,
@@ -32,6 +33,7 @@ def read_device(
     card = _card(about, cards)
     return {
         "resized": read_sizes_that_ran(messages),
+        "fresh": read_fresh(messages),
         "copied": Copied(**told["copied"]) if "copied" in told else None,
         "trace": Trace(**told["trace"]) if "trace" in told else None,
         "syncs": _syncs(told.get("syncs")),
@@ -48,6 +50,19 @@ def read_sizes_that_ran(messages: Sequence[Message]) -> tuple[SizePoint, ...]:
     return tuple(
         SizePoint(samples=one["samples"], seconds=one["seconds"], peak=one["peak"])
         for one in _all(messages, "resized")
+    )
+
+
+def read_fresh(messages: Sequence[Message]) -> tuple[Allocations, ...]:
+    """The first steps of a process, before anything was changed in it."""
+    return tuple(
+        Allocations(
+            samples=one["samples"],
+            events=tuple(one["events"]),
+            streams=dict(one["streams"]),
+            peak=one["peak"],
+        )
+        for one in _all(messages, "allocations")
     )
 
 

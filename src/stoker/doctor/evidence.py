@@ -11,6 +11,7 @@ from math import inf
 from statistics import fmean, median
 from typing import Any
 
+from stoker.doctor.allocations import Allocations
 from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sync, Trace
 from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
 from stoker.doctor.ending import Ending
@@ -66,7 +67,8 @@ class Evidence:
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
     `spread`, a share, by how much the mean step may be off, nine times in ten.
-    `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes.
+    `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes,
+    `fresh` the first steps of processes of their own: the loop's own size first.
     `growth` is what the last steps take of the first, waits apart, and `more_work` how much more goes in.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
@@ -91,6 +93,7 @@ class Evidence:
     loader_with: tuple[int, float] | None = None
     step_with: tuple[int, float, float | None] | None = None
     resized: tuple[tuple[int, float, int | None], ...] = ()
+    fresh: tuple[Allocations, ...] = ()
     drawn: LoaderFacts | None = None
     making: Mapping[str, Any] = field(default_factory=dict)
     epochs: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None

@@ -17,6 +17,7 @@ from stoker.doctor.ending import read_ending
 from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.experiments.alone import look
 from stoker.doctor.experiments.memory import without_advice
+from stoker.doctor.fresh_sizes import Wish, run_fresh_sizes
 from stoker.doctor.method import Stretch, stretches
 from stoker.doctor.one_thread import try_one_thread, variables
 from stoker.doctor.other_workers import LEAST_SECONDS, try_workers
@@ -124,8 +125,18 @@ def examine_record(record: Record, held: Sequence[Message] = ()) -> Diagnosis:
     ).planned(record.folder.parent.parent)
 
 
-def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callable[[str], None]) -> Diagnosis:
-    """Run the script aside, hold the experiments, and reach a verdict."""
+def examine(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    budget: float,
+    tell: Callable[[str], None],
+    wish: Wish | None = None,
+) -> Diagnosis:
+    """Run the script aside, hold the experiments, and reach a verdict.
+
+    With a `wish`, sizes are run in processes of their own as far as predictions of the card's memory need it.
+    """
     began = time.monotonic()
     host = _host()
     name = time.strftime("%Y%m%d-%H%M%S")
@@ -152,11 +163,15 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
     hold = partial(_hold, command, folder)
     more: dict[str, Any] = {}
     for attempt in (try_one_thread, try_workers):
-        left = budget - (time.monotonic() - began)
-        more = _joined(more, attempt(hold, folder, name, evidence, left, tell))
+        more = _joined(more, attempt(hold, folder, name, evidence, _left(began + budget), tell))
     if more:
         evidence = read(record, result.messages, host, _joined(known, more)) or evidence
-    evidence = run_smaller(hold, name, evidence, lambda: budget - (time.monotonic() - began), tell)
+    left = partial(_left, began + budget)
+    evidence = run_smaller(hold, name, evidence, left, tell)
+    sizes: tuple[Stretch, ...] = ()
+    if wish is not None:
+        each = next((one.at for one in result.messages if one.kind == "began"), LEAST_SECONDS)
+        evidence, sizes = run_fresh_sizes(hold, name, evidence, left, tell, wish=wish, each=each)
     return Diagnosis(
         verdict=reach(evidence),
         evidence=evidence,
@@ -165,7 +180,7 @@ def examine(command: Sequence[str], *, folder: Path, budget: float, tell: Callab
         shield=None if result.shield is None else result.shield.kind,
         notes=_notes(result),
         command=tuple(command),
-        method=(*stretches(result.messages), *more.get("method", ())),
+        method=(*stretches(result.messages), *more.get("method", ()), *sizes),
     ).planned(folder.parent)
 
 
@@ -222,6 +237,10 @@ def _of_ranks(
         command=tuple(command),
         method=(*stretches([message for message in result.messages if message.rank == 0]), *method),
     ).planned(record.folder.parent.parent)
+
+
+def _left(until: float) -> float:
+    return until - time.monotonic()
 
 
 def _headroom() -> int:

@@ -85,17 +85,20 @@ def _of_card(question: Question, budget: Budget) -> Answer:
     if most is None:
         reason = vram.why or ("how much is free is not known" if room is None else "no line was found")
         return _untold(question, "batch", into, reason)
-    unsure = f" (by a line that is not sure: {vram.why})" if vram.why else ""
+    unsure = f" (not sure: {vram.why})" if vram.why else ""
     if question.batch is None or need is None or room is None:
         text = f"the largest batch for {into} is {most}{unsure}"
         return Answer(asked=f"batch in {into}", fits=None, need=None, room=room, most=most, text=text)
     fits = question.batch <= most
+    told = f"needs {size(need.mid)} ({size(need.low)} to {size(need.high)})"
+    if question.batch in vram.ran:
+        told = f"has run with {size(need.mid)}"
     text = (
-        f"a batch of {question.batch} needs {size(need)}: it {'fits' if fits else 'does not fit'} {into}; "
+        f"a batch of {question.batch} {told}: it {'fits' if fits else 'does not fit'} {into}; "
         f"the largest that does is {most}{unsure}"
     )
     asked = f"batch {question.batch} in {into}"
-    return Answer(asked=asked, fits=fits, need=need, room=room, most=most, text=text)
+    return Answer(asked=asked, fits=fits, need=need.mid, room=room, most=most, text=text)
 
 
 def _of_host(question: Question, budget: Budget) -> Answer:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from stoker.doctor.device_evidence import read_sizes_that_ran
+from stoker.doctor.device_evidence import read_fresh, read_sizes_that_ran
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.trial import Parts
 from stoker.scratch import Result
@@ -52,7 +52,7 @@ def run_smaller(
         result = hold(f"{name}-batch{batch}", parts, left())
         points = read_sizes_that_ran(result.messages)
         if points:
-            return replace(found, resized=points)
+            return replace(found, resized=points, fresh=read_fresh(result.messages))
     return _without(found, f"{_died(tried)}no smaller one is left to try")
 
 

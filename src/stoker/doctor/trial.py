@@ -28,6 +28,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from stoker.doctor import overrides
 from stoker.doctor.deaths import tell_of_deaths, telling
 from stoker.doctor.experiments.condition import Conditions
+from stoker.doctor.experiments.history import History
 from stoker.doctor.experiments.indices import Handed
 from stoker.doctor.experiments.memory import Emptied, about_device, held_there, tell_of_overflow
 from stoker.doctor.experiments.on_device import conditions
@@ -39,6 +40,7 @@ from stoker.doctor.spawned import follow
 from stoker.doctor.work import Work
 from stoker.doctor.world import world_size
 from stoker.scratch import Child
+from stoker.watch.hooks import count_samples
 from stoker.watch.launcher import adopt
 from stoker.watch.session import Plan, Session
 
@@ -55,7 +57,8 @@ class Parts:
     """How long each part lasts: so many steps and so many seconds, but no longer than the most of them.
 
     A part of no steps (a drain of no seconds) is left out. `device`: on a GPU, what is asked of one follows,
-    or other sizes alone. `batch` are samples to put over those of loaders with so many workers.
+    or other sizes alone; `peak_alone`: nothing follows the first steps. `batch` are samples to put over those
+    of loaders with so many workers.
     `workers` are put in the place of those that the loader has, `instead_of` so many (None: of any).
     """
 
@@ -74,6 +77,7 @@ class Parts:
     threads: int | None = None
     device: bool = False
     sizes_alone: bool = False
+    peak_alone: bool = False
     batch: tuple[int, int] | None = None
 
 
@@ -103,15 +107,22 @@ def prepare(child: Child, argument: dict[str, Any]) -> None:
         begin(child, session, parts, argument)
     else:
         follow(child, argument)
-        Trial(child, session, parts, Emptied())
+        Trial(child, session, parts, Emptied(), History() if parts.device or parts.peak_alone else None)
 
 
 class Trial:
     """Goes from one part to the next at the loop's own `next()` and `step()`."""
 
-    def __init__(self, child: Child, session: Session, parts: Parts, emptied: Emptied | None = None) -> None:
+    def __init__(
+        self,
+        child: Child,
+        session: Session,
+        parts: Parts,
+        emptied: Emptied | None = None,
+        history: History | None = None,
+    ) -> None:
         self._child, self._session, self._parts = child, session, parts
-        self._emptied = emptied
+        self._emptied, self._history = emptied, history
         self._held = Held()
         self._work = Work()
         self._sharing = Sharing()
@@ -126,6 +137,7 @@ class Trial:
         self._fed: dict[int, int] = {}
         self._draws = 0
         self._by_several = 0
+        self._samples = 0
         self._iterator: Any = None
         self._paces: dict[str, float] = {}
         self._handed = 0
@@ -168,6 +180,8 @@ class Trial:
             if not self._steps and not self._since:
                 self._child.report("first", bytes=bytes_in(batch))  # should there be no other
             self._since.append(known.id)
+            if self._part == "warm":
+                self._samples = max(self._samples, count_samples(batch) or 0)
         return batch
 
     def _next_of_training(self, iterator: Any) -> Any:
@@ -234,6 +248,7 @@ class Trial:
     def _end_part(self) -> None:
         self._paces[self._part] = (time.perf_counter() - self._began) / max(1, self._updates)
         if self._part == "warm":
+            self._tell_history()
             self._child.report("began", t=time.time(), compiled=_compiled())
             if self._emptied is not None:
                 self._emptied.calls = 0
@@ -276,6 +291,13 @@ class Trial:
             self._go_on()
         else:
             self._end_run()
+
+    def _tell_history(self) -> None:
+        device = self._session.observer.device
+        if device is not None and self._history is not None and self._samples:
+            self._child.report("allocations", samples=self._samples, **self._history.take(device.index))
+        if self._parts.peak_alone:
+            self._finish()
 
     def _tell_device(self) -> None:
         device = self._session.observer.device

@@ -1,116 +1,253 @@
-"""The card's memory at sizes that the doctor did not try: `python -m stoker.ward.untried [FILE]`.
+"""The card's memory at sizes that the doctor did not try: `python -m stoker.ward.untried [--out DIR]`.
 
-A 3D U-Net with AdamW is diagnosed at a batch of 16; then it is run by itself, in a process for each, at sizes
-that were not tried. Its real peaks are those that torch's allocator and the driver tell of that process. What
-was predicted stands beside them in FILE, and is printed; so are the peaks of the sizes that it did try, and
-what each process of its own had reserved, allocated and held beside.
+A 3D U-Net and a transformer, both with AdamW, are diagnosed at a batch of 16; then each is run by itself, in
+a process for each, at sizes that were not tried. What was predicted, with its range, stands beside what
+torch's allocator had reserved there at the most; the context is the same in both, and was measured by the
+doctor.
 """
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from stoker.bench.page import origin, table, write_page
+from stoker.bench.result import Result, commit_here, hardware_word, versions_here, write_result
 from stoker.ward.surroundings import SCRIPTS
 
-_SCRIPT = "volume_segments.py"
-_NET = ("--shape", "32", "64", "64", "--width", "32", "--adamw", "--workers", "2", "--ahead", "2")
+BENCH = "vram"
+LIMIT = 0.03
 _OWN = 16
-# None of which a diagnosis of a batch of 16 runs: one between its sizes, and two beyond its own.
-SIZES = (12, 24, 48)
-_STEPS = 6
-_BUDGET = 30
-# Run as it stands; then what it had reserved at the most, and what the process held beside its allocator.
+# Of its own size; between those that the doctor runs in processes of their own, and beyond them.
+_TIMES = (0.75, 1.5, 3, 6)
+_STEPS = 8
+# Seconds for a diagnosis, and for all the processes that it is compared with: they run at once.
+_BUDGET, _PATIENCE = 45, 90
+_VOLUMES = ("--shape", "32", "64", "64", "--width", "32", "--adamw", "--workers", "2", "--ahead", "2")
+_WORDS = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Sentences(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        made = torch.Generator().manual_seed(index)
+        words = torch.randint(0, 8192, (257,), generator=made)
+        return words[:-1], words[1:]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(8192, 768)
+        layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.out = nn.Linear(768, 8192)
+
+    def forward(self, words):
+        return self.out(self.layers(self.words(words)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--patches", type=int, default=40_000)
+    parser.add_argument("--epochs", type=int, default=8)
+    args = parser.parse_args()
+    model = Model().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    loader = DataLoader(Sentences(args.patches), args.batch, shuffle=True, num_workers=2, pin_memory=True)
+    for epoch in range(args.epochs):
+        for words, following in loader:
+            words, following = words.cuda(non_blocking=True), following.cuda(non_blocking=True)
+            loss = nn.functional.cross_entropy(model(words).flatten(0, 1), following.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+# Run as it stands; then what it had reserved and allocated at the most.
 _PROBE = """
 import json, runpy, sys
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 import torch
-free, total = torch.cuda.mem_get_info()
-told = {
-    "reserved": torch.cuda.max_memory_reserved(),
-    "allocated": torch.cuda.max_memory_allocated(),
-    "beside": total - free - torch.cuda.memory_reserved(),
-}
-print(json.dumps(told))
+print(json.dumps([torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()]))
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Untried:
-    """A size: bytes that were predicted for it, bytes that it took, and by how much that was off, a share."""
+    """A size: bytes that were predicted for it, from and to, and bytes that it took."""
 
+    model: str
     batch: int
     predicted: int
+    low: int
+    high: int
     peak: int
 
     @property
     def error(self) -> float:
-        """Of the real peak."""
+        """By how much it was off, as a share of the real peak."""
         return abs(self.predicted - self.peak) / self.peak
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the range holds the real peak."""
+        return self.low <= self.peak <= self.high
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
-        return {**asdict(self), "error": self.error}
+        return {**asdict(self), "error": self.error, "covered": self.is_covered}
 
 
-def compare(vram: Mapping[str, Any], peaks: Mapping[int, int]) -> tuple[Untried, ...]:
-    """What a budget's line says of sizes, beside their real peaks. Pure."""
-    if vram["fixed"] is None or vram["per_sample"] is None:
-        raise ValueError(f"the doctor made no line of the card's memory ({vram['why']}): see its JSON")
+def compare(model: str, vram: Mapping[str, Any], reserved: Mapping[int, int]) -> tuple[Untried, ...]:
+    """What a budget says of sizes that it did not run, beside what was reserved there. Pure."""
+    told = {one["samples"]: one for one in vram["by_batch"]}
+    if not told:
+        raise ValueError(f"the doctor foretold nothing of the card's memory ({vram['why']}): see its JSON")
     return tuple(
-        Untried(batch=batch, predicted=vram["fixed"] + vram["per_sample"] * batch, peak=peak)
-        for batch, peak in peaks.items()
+        Untried(
+            model=model,
+            batch=batch,
+            predicted=told[batch]["mid"],
+            low=told[batch]["low"],
+            high=told[batch]["high"],
+            peak=peak + (vram["context"] or 0),
+        )
+        for batch, peak in reserved.items()
+        if batch in told and batch not in vram["ran"]
     )
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """Diagnose, run the other sizes, and put both together; a card is needed."""
-    script = str(SCRIPTS / _SCRIPT)
-    doctor = ("-m", "stoker", "doctor", "--json", "--budget", str(_BUDGET))
-    told = _answer(folder, *doctor, script, *_NET, "--batch", str(_OWN))
-    vram = told["budget"]["vram"]
-    tried = {point["samples"]: point["peak"] for point in told["device"]["resized"]}
-    peaks, apart = {}, {}
-    for batch in SIZES:
-        few = ("--batch", str(batch), "--patches", str(batch * _STEPS), "--epochs", "1")
-        held = _answer(folder, "-c", _PROBE, script, *_NET, *few)
-        apart[batch] = held
-        if batch not in tried:
-            peaks[batch] = held["reserved"] + held["beside"] - (vram["others"] or 0)
-    found = compare(vram, peaks)
+def figures_of(found: Sequence[Untried]) -> dict[str, float]:
+    """The figures of a result. Pure."""
     return {
-        "command": f"{_SCRIPT} {' '.join(_NET)}",
-        "tried": tried,
-        "apart": apart,
-        "line": {name: vram[name] for name in ("fixed", "per_sample", "error", "context", "why")},
-        "untried": [one.to_json() for one in found],
         "vram_error_max": max(one.error for one in found),
+        "vram_error_median": median(one.error for one in found),
+        "vram_error_limit": LIMIT,
+        "vram_within_limit": sum(one.error <= LIMIT for one in found) / len(found),
+        "vram_coverage": sum(one.is_covered for one in found) / len(found),
+        "vram_sizes": len(found),
     }
 
 
-def _answer(folder: Path, *words: str) -> Any:
-    """The last line that a Python process prints, as JSON; the doctor prints nothing else."""
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+def measure(folder: Path, commit: str | None = None) -> Result:
+    """Diagnose, run the other sizes, and put both together; a card is needed."""
+    (folder / "sentences.py").write_text(_WORDS)
+    scripts = {
+        "3D U-Net": (str(SCRIPTS / "volume_segments.py"), *_VOLUMES),
+        "transformer": (str(folder / "sentences.py"),),
+    }
+    budgets = {name: _diagnose(folder, words) for name, words in scripts.items()}
+    started = [
+        (name, batch, _start(folder, words, batch))
+        for name, words in scripts.items()
+        for batch in (round(_OWN * times) for times in _TIMES)
+    ]
+    runs: list[dict[str, Any]] = []
+    found: list[Untried] = []
+    for name, batch, process in started:
+        reserved, allocated = _last_line(process)
+        rows = compare(name, budgets[name], {batch: reserved})
+        found += rows
+        runs += [{**row.to_json(), "reserved": reserved, "allocated": allocated} for row in rows]
+    for name, vram in budgets.items():
+        line = {
+            key: vram[key] for key in ("ran", "fixed", "per_sample", "error", "context", "why", "by_batch")
+        }
+        runs.append({"model": name, **line})
+    return Result(
+        bench=BENCH,
+        hardware=hardware_word("cuda"),
+        figures=figures_of(found),
+        runs=runs,
+        versions=versions_here(),
+        commit=commit or commit_here(),
     )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words[:3])} ended with {done.returncode}: {done.stderr[-2000:]}")
-    text = done.stdout.strip()
-    return json.loads(text if text.startswith("{") else text.splitlines()[-1])
+
+
+def page(results: Sequence[Result]) -> str:
+    """Predictions beside real peaks."""
+    parts = [
+        "# The card's memory at sizes that the doctor did not try\n",
+        "Peak bytes of a process of its own, its context included, as predicted (with the range) by "
+        f"`stoker doctor --fits vram=…` at a batch of {_OWN}, and as they were. The goal is {LIMIT:.0%}.\n",
+        "`python -m stoker.ward.untried --out benchmarks`\n",
+    ]
+    for result in results:
+        rows = [
+            [f"{run['model']}, {run['batch']}", _gb(run["predicted"]),
+             f"{_gb(run['low'])} to {_gb(run['high'])}", _gb(run["peak"]), f"{run['error']:.1%}",
+             "yes" if run["covered"] else "no"]
+            for run in result.runs if "batch" in run
+        ]  # fmt: skip
+        ran = ", ".join(f"{run['model']} {run['ran']}" for run in result.runs if "ran" in run)
+        head = ["model, batch", "predicted GB", "range", "real GB", "error", "in the range"]
+        parts += [f"## {result.hardware}\n", table(head, rows)]
+        parts += [f"Sizes that the doctor had run: {ran}.\n", origin(result) + "\n"]
+    return "\n".join(parts)
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.2f}"
+
+
+def _diagnose(folder: Path, words: Sequence[str]) -> Any:
+    """The card's part of the budget, with sizes run in processes of their own."""
+    asked = ("doctor", "--json", "--no-report", "--budget", str(_BUDGET), "--fits", "vram=1000GB")
+    command = [sys.executable, "-m", "stoker", *asked, *words, "--batch", str(_OWN)]
+    told = json.loads(_output(subprocess.Popen(command, cwd=folder, **_PIPES)))
+    return told["budget"]["vram"]
+
+
+def _start(folder: Path, words: Sequence[str], batch: int) -> "subprocess.Popen[str]":
+    few = ("--batch", str(batch), "--patches", str(batch * _STEPS), "--epochs", "1")
+    return subprocess.Popen([sys.executable, "-c", _PROBE, *words, *few], cwd=folder, **_PIPES)
+
+
+def _last_line(process: "subprocess.Popen[str]") -> Any:
+    return json.loads(_output(process).splitlines()[-1])
+
+
+_PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def _output(process: "subprocess.Popen[str]") -> str:
+    """What it printed; all the others have ended or go on meanwhile."""
+    said, errors = process.communicate(timeout=_BUDGET + _PATIENCE)
+    if process.returncode:
+        raise RuntimeError(f"{process.args!r} ended with {process.returncode}: {errors[-2000:]}")
+    return said.strip()
 
 
 def main(words: list[str]) -> int:
     """Measure, print, and keep."""
+    parser = argparse.ArgumentParser(prog="python -m stoker.ward.untried", description=__doc__)
+    parser.add_argument("--out", type=Path, help="a folder for the result and its page")
+    parser.add_argument("--commit", help="what was measured, where there is no git")
+    asked = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="untried-") as folder:
-        text = json.dumps(measure(Path(folder)), indent=1) + "\n"
-    if words:
-        Path(words[0]).write_text(text)
-    sys.stdout.write(text)
+        result = measure(Path(folder), asked.commit)
+    if asked.out is not None:
+        write_result(result, asked.out)
+        write_page(BENCH, page, asked.out)
+    sys.stdout.write(page([result]))
+    sys.stdout.write(json.dumps(result.figures, indent=1) + "\n")
     return 0
 
 

@@ -77,7 +77,7 @@ def vram(budget: Budget) -> Table:
     if card.largest is not None:
         rows.append(("largest micro-batch that fits", f"{card.largest} samples (prediction)"))
     if card.error is not None:
-        rows.append(("the line missed a size it was not made from by", f"{card.error:.1%}"))
+        rows.append(("a size that ran was missed by", f"{card.error:.1%}"))
     return Table(rows=(*rows, *_why(card.why)))
 
 

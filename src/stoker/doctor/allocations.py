@@ -1,0 +1,147 @@
+"""A run's allocations and frees on a card, in order: what they come to at another size of batch. Pure.
+
+Two runs of a script that differ in the batch alone make the same allocations in the same order; each is a
+line in the batch. Workspaces are the exception: a library chooses its kernels by the size. They are freed as
+soon as their kernel is launched, so they are told from tensors by that, and need not be there in both.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from stoker.doctor.segments import Segments
+
+# Of the real peak: by how much playing a run again may miss it before the model is not trusted for it.
+FAITHFUL = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocations:
+    """One run with batches of so many samples, from its first allocation on.
+
+    `events` are numbers: bytes for an allocation, minus n for the free of the nth of them (the first is 1),
+    and 0 where the script emptied the cache. `streams` are those of allocations that are not of the first
+    one. `peak` is what torch had reserved at the most.
+    """
+
+    samples: int
+    events: tuple[int, ...]
+    streams: dict[int, int]
+    peak: int
+
+    @cached_property
+    def played(self) -> int:
+        """The most bytes reserved by the model of the allocator."""
+        segments, made = Segments(), 0
+        for event in self.events:
+            if event > 0:
+                made += 1
+                segments.allocate(made, event, self.streams.get(made, 0))
+            elif event:
+                segments.free(-event)
+            else:
+                segments.release()
+        return segments.peak
+
+    @cached_property
+    def parts(self) -> "_Parts":
+        """It in two."""
+        return _parts(self)
+
+    @property
+    def is_faithful(self) -> bool:
+        """Whether the model reserves what torch did."""
+        return abs(self.played - self.peak) <= FAITHFUL * self.peak
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A run in two: what lives on, and between each two of its events the workspaces that came and went."""
+
+    skeleton: tuple[int, ...]
+    streams: tuple[int, ...]
+    workspaces: tuple[tuple[int, ...], ...]
+
+
+def at_size(
+    one: Allocations, other: Allocations, samples: int, like: Allocations | None = None
+) -> Allocations | None:
+    """What the run would allocate with so many samples, by two sizes of it; None where they do not match.
+
+    Its workspaces are lines too, or as large for each sample as those of the run that it is to be like.
+    """
+    here, there = one.parts, other.parts
+    if one.samples == other.samples or not _match(here, there):
+        return None
+    along = (samples - one.samples) / (other.samples - one.samples)
+    its = like or (one if abs(along) <= abs(along - 1) else other)
+    nearer = its.parts
+    events: list[int] = []
+    streams: dict[int, int] = {}
+    names: list[int] = []
+    made = kept = 0
+    for position, workspaces in enumerate(nearer.workspaces):
+        first, second = here.workspaces[position], there.workspaces[position]
+        if like is None and len(first) == len(second):
+            sizes = [_between(a, b, along) for a, b in zip(first, second, strict=True)]
+        else:
+            sizes = [max(1, round(size * samples / its.samples)) for size in workspaces]
+        for size in sizes:
+            made += 1
+            events += [size, -made]
+        if position == len(nearer.skeleton):
+            break
+        a, b = here.skeleton[position], there.skeleton[position]
+        if a > 0:
+            made += 1
+            names.append(made)
+            events.append(_between(a, b, along))
+            if nearer.streams[kept]:
+                streams[made] = nearer.streams[kept]
+            kept += 1
+        else:
+            events.append(-names[-a - 1] if a else 0)
+    return Allocations(samples=samples, events=tuple(events), streams=streams, peak=0)
+
+
+def _between(one: int, other: int, along: float) -> int:
+    return max(1, round(one + (other - one) * along))
+
+
+def _match(one: _Parts, other: _Parts) -> bool:
+    if len(one.skeleton) != len(other.skeleton) or one.streams != other.streams:
+        return False
+    return all((a > 0 and b > 0) or a == b for a, b in zip(one.skeleton, other.skeleton, strict=True))
+
+
+def _parts(run: Allocations) -> _Parts:
+    skeleton: list[int] = []
+    streams: list[int] = []
+    workspaces: list[tuple[int, ...]] = []
+    names: dict[int, int] = {}
+    now: list[int] = []
+    for number, event, is_workspace in _told_apart(run.events):
+        if is_workspace:
+            now.append(event)
+            continue
+        workspaces.append(tuple(now))
+        now = []
+        if event > 0:
+            names[number] = len(names) + 1
+            streams.append(run.streams.get(number, 0))
+        skeleton.append(-names[-event] if event < 0 else event)
+    workspaces.append(tuple(now))
+    return _Parts(tuple(skeleton), tuple(streams), tuple(workspaces))
+
+
+def _told_apart(events: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+    """The number of each allocation (0 for other events), the event, and whether it is a workspace's."""
+    made, skip = 0, False
+    for position, event in enumerate(events):
+        if skip:
+            skip = False
+            continue
+        if event > 0:
+            made += 1
+            skip = position + 1 < len(events) and events[position + 1] == -made
+        yield (made if event > 0 else 0), event, skip

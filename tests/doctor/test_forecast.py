@@ -1,0 +1,302 @@
+"""The card's memory at other sizes: a model of torch's allocator, runs played again, and sizes run anew."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.doctor.allocations import Allocations, at_size
+from stoker.doctor.budget import draw_budget
+from stoker.doctor.device import Others
+from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.experiments.history import as_numbers
+from stoker.doctor.forecast import foresee
+from stoker.doctor.fresh_sizes import Wish, run_fresh_sizes, sizes_worth_running
+from stoker.doctor.segments import Segments
+from stoker.doctor.trial import Parts
+from stoker.scratch import Message, Result
+
+MIB = 1 << 20
+# First steps of three networks with AdamW on an H200 (torch 2.11), a process for each size.
+RECORDED = Path(__file__).parent / "recorded" / "allocations_h200.json.gz"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, dict[int, Allocations]]:
+    """By network and size."""
+    found: dict[str, dict[int, Allocations]] = {}
+    for told in json.loads(gzip.decompress(RECORDED.read_bytes())):
+        network = told.pop("network")
+        told["events"], told["streams"] = tuple(told["events"]), dict(told["streams"])
+        found.setdefault(network, {})[told["samples"]] = Allocations(**told)
+    return found
+
+
+# --- the allocator ------------------------------------------------------------------------------------------
+
+
+def test_small_and_large_tensors_come_from_segments_of_their_own() -> None:
+    """2 MiB for all up to 1 MiB, 20 MiB for all up to 10, and its own size, in steps of 2 MiB, for more."""
+    segments = Segments()
+    segments.allocate(1, 1)
+    segments.allocate(2, MIB)
+    assert segments.reserved == 2 * MIB
+    segments.allocate(3, 3 * MIB)
+    assert segments.reserved == 22 * MIB
+    segments.allocate(4, 31 * MIB)
+    assert segments.reserved == 54 * MIB
+
+
+def test_a_freed_block_is_used_again_on_its_own_stream_alone() -> None:
+    """And joins its neighbours: two halves make room for the whole."""
+    segments = Segments()
+    segments.allocate(1, 40 * MIB)
+    segments.free(1)
+    segments.allocate(2, 20 * MIB)
+    segments.allocate(3, 20 * MIB)
+    assert segments.reserved == 40 * MIB
+    segments.free(2)
+    segments.free(3)
+    segments.allocate(4, 40 * MIB)
+    assert segments.reserved == 40 * MIB
+    segments.free(4)
+    segments.allocate(5, 40 * MIB, stream=1)
+    assert segments.reserved == 80 * MIB
+
+
+def test_what_is_left_of_a_block_cannot_be_had_for_more() -> None:
+    """That is what fragments: 12 MiB are free, and 14 are not to be had of them."""
+    segments = Segments()
+    segments.allocate(1, 24 * MIB)
+    segments.free(1)
+    segments.allocate(2, 12 * MIB)
+    segments.allocate(3, 14 * MIB)
+    assert segments.peak == 38 * MIB
+
+
+def test_an_emptied_cache_gives_back_whole_segments() -> None:
+    """Not one in which something lies; the peak stays."""
+    segments = Segments()
+    segments.allocate(1, 40 * MIB)
+    segments.allocate(2, 12 * MIB)
+    segments.free(1)
+    segments.release()
+    assert (segments.reserved, segments.peak) == (12 * MIB, 52 * MIB)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64 * MIB), st.booleans()), max_size=60))
+def test_reserved_is_never_less_than_what_is_held(steps: list[tuple[int, bool]]) -> None:
+    """Whatever the order; and with all given back, it goes back to nothing."""
+    segments = Segments()
+    held: dict[int, int] = {}
+    for number, (size, is_free) in enumerate(steps):
+        if is_free and held:
+            segments.free(next(iter(held)))
+            held.pop(next(iter(held)))
+        segments.allocate(number, size)
+        held[number] = size
+        assert segments.reserved >= sum(held.values())
+    for number in held:
+        segments.free(number)
+    segments.release()
+    assert segments.reserved == 0
+
+
+def test_recorded_runs_reserve_what_torch_did(recorded: dict[str, dict[int, Allocations]]) -> None:
+    """To the byte, from the first allocation of a process on."""
+    for runs in recorded.values():
+        for run in runs.values():
+            assert run.played == run.peak
+
+
+# --- other sizes --------------------------------------------------------------------------------------------
+
+
+def test_a_run_at_another_size_has_its_tensors_scaled() -> None:
+    """What does not grow stays; a workspace that only one run has is that of the nearer one."""
+    small = Allocations(samples=10, events=(512, 1000, 300, -3, 64, -2, -4), streams={2: 1}, peak=0)
+    large = Allocations(samples=20, events=(512, 2000, 64, -2, -3), streams={2: 1}, peak=0)
+    there = at_size(small, large, 14)
+    assert there is not None
+    assert there.events == (512, 1400, 420, -3, 64, -2, -4)
+    assert there.streams == {2: 1}
+    assert at_size(small, large, 19) == replace(large, samples=19, events=(512, 1900, 64, -2, -3))
+
+
+def test_runs_that_do_other_things_are_not_put_together() -> None:
+    """Another number of tensors, or another order."""
+    one = Allocations(samples=10, events=(512, 1000, -1), streams={}, peak=0)
+    assert at_size(one, replace(one, samples=20, events=(512, 2000, -2, 600)), 15) is None
+    assert at_size(one, replace(one, samples=20, streams={1: 1}), 15) is None
+    assert at_size(one, one, 15) is None
+
+
+@pytest.mark.parametrize(
+    ("network", "ran", "untried"),
+    [
+        ("unet3d", (8, 16, 32), (12, 24, 48)),
+        ("resnet", (32, 64, 128), (96,)),
+        ("gpt", (16, 32), (24,)),
+    ],
+)
+def test_untried_sizes_of_recorded_networks_are_told_within_3_percent(
+    recorded: dict[str, dict[int, Allocations]],
+    network: str,
+    ran: tuple[int, ...],
+    untried: tuple[int, ...],
+) -> None:
+    """And lie in their ranges. A line through the same peaks misses the U-Net's 12 by 10%."""
+    runs = recorded[network]
+    told = foresee((), [runs[size] for size in ran])
+    for size in untried:
+        need, real = told.at(size), runs[size].peak
+        assert need is not None
+        assert need.mid == pytest.approx(real, rel=0.03)
+        assert need.low <= real <= need.high
+
+
+def test_where_libraries_choose_otherwise_the_range_says_so(
+    recorded: dict[str, dict[int, Allocations]],
+) -> None:
+    """By 12, 24 and 48 the U-Net's 16 is missed by 13%, and so is the 24 that checks it: it is not sure."""
+    runs = recorded["unet3d"]
+    told = foresee((), [runs[size] for size in (12, 24, 48)])
+    need = told.at(16)
+    assert need is not None
+    assert need.low <= runs[16].peak <= need.high
+    assert not told.holds
+    assert "missed by 13" in (told.why or "")
+
+
+def test_a_size_that_ran_is_told_as_it_was(recorded: dict[str, dict[int, Allocations]]) -> None:
+    """Without a range."""
+    runs = recorded["gpt"]
+    assert foresee((), [runs[16], runs[32]]).at(32) == (runs[32].peak,) * 3
+
+
+def test_runs_that_cannot_be_played_leave_a_line() -> None:
+    """An allocator with other settings reserves something else: its peaks are all that is known."""
+    runs = [Allocations(samples=n, events=(), streams={}, peak=MIB * (100 + n)) for n in (8, 16, 32)]
+    told = foresee((), runs)
+    assert (told.runs, told.holds) == ((), True)
+    need = told.at(24)
+    assert need is not None
+    assert need.mid == 124 * MIB
+
+
+def test_sizes_of_one_process_are_not_trusted_beyond_what_the_loop_had() -> None:
+    """They make a line, but the loop itself had a fifth more: that is the range."""
+    own = Allocations(samples=16, events=(), streams={}, peak=1200 * MIB)
+    told = foresee([(n, MIB * (200 + 50 * n)) for n in (8, 16, 32)], [own])
+    assert not told.holds
+    need = told.at(24)
+    assert need is not None
+    assert need.low < 1400 * MIB < 1400 * MIB * 1.16 < need.high
+
+
+def test_entries_of_the_allocator_become_numbers() -> None:
+    """Frees are those of what lies at the address then; segments are the model's own affair."""
+    entries: list[dict[str, Any]] = [
+        {"action": "segment_alloc", "addr": 1, "size": 2 * MIB, "stream": 7},
+        {"action": "alloc", "addr": 1, "size": 100, "stream": 7},
+        {"action": "alloc", "addr": 2, "size": 200, "stream": 9},
+        {"action": "free_requested", "addr": 1, "size": 100, "stream": 7},
+        {"action": "free_completed", "addr": 1, "size": 100, "stream": 7},
+        {"action": "alloc", "addr": 1, "size": 300, "stream": 7},
+        {"action": "segment_free", "addr": 5, "size": 2 * MIB, "stream": 7},
+        {"action": "segment_free", "addr": 6, "size": 2 * MIB, "stream": 7},
+        {"action": "free_completed", "addr": 1, "size": 300, "stream": 7},
+    ]
+    assert as_numbers(entries) == ([100, 200, -1, 300, 0, -3], {2: 1})
+
+
+# --- sizes in processes of their own ------------------------------------------------------------------------
+
+DRAWN = LoaderFacts(name="DataLoader", workers=2, batch_size=16, length=100)
+CARD = Others(total=80 << 30, bytes=0, busy=0.0)
+
+
+def found(*runs: Allocations) -> Evidence:
+    """A loop with batches of 16 on a card, and what was run of it."""
+    return Evidence(step=0.1, shares={}, drawn=DRAWN, others=CARD, fresh=runs)
+
+
+def run_of(size: int) -> Allocations:
+    """100 MiB that stay, and 40 for each sample."""
+    whole = (100 + 40 * size) * MIB
+    return Allocations(samples=size, events=(100 * MIB, 40 * size * MIB), streams={}, peak=whole)
+
+
+class Runs:
+    """Stands where scratch runs would; a script with batches of its own makes `always` in each."""
+
+    def __init__(self, always: int | None = None) -> None:
+        self.always = always
+        self.held: list[tuple[int, int] | None] = []
+
+    def __call__(self, name: str, parts: Parts, seconds: float) -> Result:
+        self.held.append(parts.batch)
+        assert parts.peak_alone
+        assert parts.batch is not None
+        run = run_of(self.always or parts.batch[0])
+        body = {"samples": run.samples, "events": run.events, "streams": [], "peak": run.peak}
+        told = Message(kind="allocations", body=body, at=1.0)
+        return Result(outcome="done", reason="", seconds=1.0, messages=(told,))
+
+
+def test_twice_and_half_the_size_are_run_until_a_third_is_told_by_the_others() -> None:
+    """Over loaders with as many workers; the budget then tells of any size, here and on a card of 8 GB."""
+    runs = Runs()
+    evidence, stretches = run_fresh_sizes(
+        runs, "it", found(run_of(16)), lambda: 60.0, lambda _: None, wish=Wish(is_asked=True), each=5.0
+    )
+    assert runs.held == [(32, 2), (8, 2)]
+    assert len(stretches) == 2
+    card = draw_budget(evidence).vram
+    assert (card.ran, card.error, card.why) == ((16, 32, 8), 0.0, None)
+    assert card.by_batch[24].mid == run_of(24).peak
+    assert card.by_batch[16] == (run_of(16).peak,) * 3
+
+
+def test_a_batch_that_is_asked_for_is_run_itself_and_first() -> None:
+    """It is then known, and not foretold."""
+    runs = Runs()
+    wish = Wish(is_asked=True, batch=40)
+    evidence, _ = run_fresh_sizes(
+        runs, "it", found(run_of(16)), lambda: 60.0, lambda _: None, wish=wish, each=5.0
+    )
+    assert runs.held[0] == (40, 2)
+    assert run_of(40) in evidence.fresh
+
+
+def test_sizes_that_may_not_fit_or_have_too_few_samples_are_not_run() -> None:
+    """Half of what is free, as if all of it grew; no batch that is larger than the whole set."""
+    tight = replace(found(run_of(16)), others=replace(CARD, total=2 << 30))
+    assert sizes_worth_running(tight, Wish(is_asked=True)) == (8, 4)
+    short = replace(found(run_of(16)), drawn=replace(DRAWN, length=2))
+    assert sizes_worth_running(short, Wish(is_asked=True)) == (32, 8, 4)
+
+
+def test_nothing_is_run_where_nobody_asked_and_one_process_told_enough() -> None:
+    """Its sizes make a line, on which the loop's own peak lies too."""
+    points = tuple((n, 0.1, run_of(n).peak) for n in (8, 16, 32))
+    known = replace(found(run_of(16)), resized=points)
+    assert sizes_worth_running(known, Wish()) == ()
+    assert sizes_worth_running(known, Wish(is_asked=True)) == (32, 8, 64, 4)
+    off = replace(known, resized=tuple((n, s, round(peak * 0.9)) for n, s, peak in points))
+    assert sizes_worth_running(off, Wish())
+
+
+def test_without_time_or_with_batches_of_the_scripts_own_it_is_said() -> None:
+    """What was run before stays."""
+    start, wish = found(run_of(16)), Wish(is_asked=True)
+    late, _ = run_fresh_sizes(Runs(), "it", start, lambda: 6.0, lambda _: None, wish=wish, each=5.0)
+    assert "budget was used up" in str(late.missing)
+    same, _ = run_fresh_sizes(Runs(always=16), "it", start, lambda: 60.0, lambda _: None, wish=wish, each=5.0)
+    assert "it made batches of 16" in str(same.missing)
+    assert same.fresh == (run_of(16),)
