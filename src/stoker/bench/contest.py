@@ -132,8 +132,9 @@ class Contest:
     def _start(self, contender: Contender, number: int, plan: Mapping[str, Any]) -> StayingChild:
         given = {key: value for key, value in plan.items() if key != "threads"}
         # Where torch's threads are not a setting, one: two that contend for two cores made stacking a batch
-        # 8 times slower beside other work.
-        threads = {"OMP_NUM_THREADS": str(plan.get("threads", 1))} if contender.module != OURS else {}
+        # 8 times slower beside other work. Stoker's own ways are run as a user has them.
+        counted = contender.module != OURS or "threads" in plan
+        threads = {"OMP_NUM_THREADS": str(plan.get("threads", 1))} if counted else {}
         told_classes = [] if self._classes is None else [str(self._classes)]
         child = StayingChild(
             [contender.python, turn.__file__, contender.module, json.dumps(given), *told_classes],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker.bench.contest import OURS, Contender, Contest, ours, process_plans, worker_plans
+from stoker.bench.contest import OURS, Contender, Contest, ours, worker_plans
 from stoker.bench.feed_disk import BATCH, gather_limits, make_rows
 
 _STRETCH = 0.4
@@ -32,9 +32,8 @@ def measure_torch(folder: Path, *, rows: int, seconds: float, peers: bool) -> li
     data = folder / "data"
     make_rows(data, rows)
     plan = {"data": str(data), "batch": BATCH}
-    mine = [{key: value for key, value in one.items() if key != "threads"} for one in process_plans(**plan)]
     contenders = [
-        Contender(kind="stoker", module=OURS, plans=[{"way": "torch", **one} for one in mine], needed=True),
+        Contender(kind="stoker", module=OURS, plans=worker_plans(way="torch", **plan), needed=True),
         ours("default", {"way": "torch", **plan}),
         Contender(kind="limit", module="plain", plans=[{"way": "alone", "workers": 0, **plan}], needed=True),
     ]

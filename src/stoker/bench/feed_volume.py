@@ -34,7 +34,7 @@ def measure_volume(
     depth = max(2, round(SHAPE[0] * share / _CHUNK[0])) * _CHUNK[0]
     make_volume(data, (depth, *SHAPE[1:]), PATCHES)
     work.mkdir()
-    contest = Contest("volume", folder, stretch_s=_STRETCH, expected=PATCHES, tuning_turns=1)
+    contest = Contest("volume", folder, stretch_s=_STRETCH, expected=PATCHES, tuning_turns=2)
     plan: dict[str, Any] = {"data": str(data), "batch": BATCH}
     mine = {"way": "volume", "patches": PATCHES, **plan}
     sized = {"size": PATCH, **plan}
