@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,13 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         drain_seconds=0.02, drain_most=1.0, storage_seconds=0.0, device=True,
     )  # fmt: skip
 
-    def run(net: nn.Module, loader: DataLoader[Any] | None) -> tuple[Told, list[int]]:
+    def run(
+        net: nn.Module, loader: DataLoader[Any] | None, *, history: Any = None, **other: Any
+    ) -> tuple[Told, list[int]]:
         child, epochs = FakeChild(), []
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         try:
-            Trial(child, session, parts)  # type: ignore[arg-type]
+            Trial(child, session, replace(parts, **other), history=history)  # type: ignore[arg-type]
             for _ in range(60):
                 epochs.append(0)
                 for (x,) in loader if loader is not None else [(torch.rand(4, 2),)] * 37:
@@ -100,6 +103,30 @@ def test_all_is_asked_in_order_and_no_epoch_is_stretched(loop: Any) -> None:
     assert [body["samples"] for kind, body in told if kind == "resized"] == [8, 4, 2, 16]
     assert [body["name"] for kind, body in told if kind == "variant"] == ["as it is", "tf32", "bf16"]
     assert max(epochs) == 37
+
+
+class FakeHistory:
+    """Stands where torch's own account of its allocator would."""
+
+    def take(self, device: int) -> dict[str, Any]:
+        return {"peak": 512 + device, "events": [512], "streams": []}
+
+
+def test_the_first_steps_are_told_with_what_they_allocated(loop: Any) -> None:
+    """By the size of the batches that came, before the loop is observed."""
+    told, _ = loop(nn.Linear(2, 1), DataLoader(ROWS, batch_size=8), history=FakeHistory())
+    kinds = list(dict.fromkeys(kind for kind, _ in told))
+    assert kinds[:3] == ["first", "allocations", "began"]
+    assert told[1][1] == {"samples": 8, "peak": 512, "events": [512], "streams": []}
+
+
+def test_a_run_for_its_peak_alone_ends_after_its_first_steps(loop: Any) -> None:
+    """With nothing else asked of it."""
+    told, epochs = loop(
+        nn.Linear(2, 1), DataLoader(ROWS, batch_size=8), history=FakeHistory(), peak_alone=True
+    )
+    assert [kind for kind, _ in told] == ["first", "allocations", "finished"]
+    assert epochs == [3]
 
 
 def test_a_loop_without_a_loader_is_asked_all_but_its_sizes(loop: Any) -> None:
@@ -209,18 +236,19 @@ def test_pinned_memory_is_moved_faster() -> None:
 def test_weights_lie_as_they_did_after_their_channels_were_last() -> None:
     """The sizes that come next are the script's own: a convolution follows the layout of its weights."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3)).to(memory_format=torch.contiguous_format)
-    net[1].to(memory_format=torch.channels_last)
+    first, second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3)
+    second.weight.data = second.weight.data.contiguous(memory_format=torch.channels_last)
+    net = nn.Sequential(first, second)
     before = [(one.detach().clone(), one.stride()) for one in net.parameters()]
     net(torch.rand(2, 3, 8, 8)).mean().backward()
     switched = ChannelsLast(None, lambda *_, **__: None, [net])
     switched.enter()
-    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert first.weight.is_contiguous(memory_format=torch.channels_last)
     switched.leave()
     for one, (numbers, strides) in zip(net.parameters(), before, strict=True):
         assert one.stride() == strides
         assert torch.equal(one, numbers)
-    assert net[0](torch.rand(2, 3, 8, 8)).is_contiguous()
+    assert first(torch.rand(2, 3, 8, 8)).is_contiguous()
 
 
 @pytest.mark.gpu
@@ -296,3 +324,21 @@ def test_a_diagnosis_on_a_card_has_all_its_parts(tmp_path: Path) -> None:
     assert told["device"]["trace"]["kernels"] > 5
     assert [point["samples"] for point in told["device"]["resized"]][:4] == [64, 32, 16, 128]
     assert all(point["peak"] > 0 for point in told["device"]["resized"])
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_batch_that_is_asked_about_is_run_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """So are twice and half the script's size, by which others are told."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    asked = ["--json", "--no-report", "--budget", "90", "--fits", "batch=96,vram=8GB"]
+    command = [sys.executable, "-m", "stoker", "doctor", *asked, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=True)
+    told = json.loads(done.stdout)
+    card = told["budget"]["vram"]
+    assert card["ran"][:2] == [64, 96], told["not_measured"]
+    assert len(card["ran"]) >= 3
+    assert card["error"] is not None
+    (answer,) = told["fits"]
+    assert answer["fits"] is True
+    assert "has run with" in answer["text"]
