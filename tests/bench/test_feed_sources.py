@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from stoker.bench import Options, run
 from stoker.bench.feed_figures import figures_of
 from stoker.bench.feed_images import CLASSES, make_pictures
 from stoker.bench.feed_ours import open_epochs
@@ -117,3 +118,11 @@ def test_a_source_s_part_measures_and_writes(tmp_path: Path, part: str) -> None:
     (told,) = json.loads(done.stdout)["results"]
     figures = read_result(Path(told["file"])).figures
     assert [name for name in figures if name.startswith(f"{part}_ratio_limit")]
+
+
+@pytest.mark.gpu
+def test_pictures_are_measured_onto_a_gpu(tmp_path: Path) -> None:
+    """By nvJPEG and by the CPU, beside DataLoaders; every picture is checked to come once with its class."""
+    ((_, result),) = run("feed", Options(device="cuda", parts=["images"], seconds=0), tmp_path)
+    asked = {"images_gpu_s", "images_gpu_s_cpu", "images_gpu_s_limit", "images_gpu_ratio_peer"}
+    assert asked <= set(result.figures)

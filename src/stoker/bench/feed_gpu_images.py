@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset
 from stoker.bench.children import say
 from stoker.bench.feed_gpu import Runs, Turn, take_turns
 from stoker.bench.feed_images import CLASSES, make_pictures
-from stoker.bench.loops.feed_peers.pillow_pictures import Folders
 from stoker.bench.loops.feed_peers.turn import check
 from stoker.errors import BenchFailed
 from stoker.feed.decode import decode_batch, fit
@@ -28,8 +27,8 @@ _GPU = torch.device("cuda")
 class TorchvisionFolders(Dataset[Any]):
     """Class folders decoded on the CPU by torchvision, otherwise as with Pillow."""
 
-    def __init__(self, data: Path) -> None:
-        self.files = Folders(data).files
+    def __init__(self, files: Sequence[tuple[str, int]]) -> None:
+        self.files = files
 
     def __len__(self) -> int:
         return len(self.files)
@@ -43,6 +42,8 @@ class TorchvisionFolders(Dataset[Any]):
 
 def measure_images_on_gpu(seconds: float) -> Runs:
     """Pictures a second onto the device, decoded there or before."""
+    from stoker.bench.loops.feed_peers.pillow_pictures import Folders  # the other parts do without Pillow
+
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
     except (ImportError, RuntimeError) as error:
@@ -77,8 +78,9 @@ def measure_images_on_gpu(seconds: float) -> Runs:
                 "cpu": lambda: _time(lambda: by_cpu),
                 "limit": lambda: _time(nvjpeg),
             }
-            for name, dataset in (("pillow", Folders(data)), ("torchvision", TorchvisionFolders(data))):
-                turns[f"peer_dataloader_{name}"] = _peer_turn(dataset)
+            folders = Folders(data)
+            turns["peer_dataloader_pillow"] = _peer_turn(folders)
+            turns["peer_dataloader_torchvision"] = _peer_turn(TorchvisionFolders(folders.files))
             for kind, turn in turns.items():
                 say(f"images: an epoch of {kind} that is not counted: {turn()['samples_s']:.0f} images/s")
             _check("stoker", on_device)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from stoker.bench.children import say
 from stoker.bench.contest import Contender, Contest, ours, peer_of, process_plans
@@ -89,6 +88,8 @@ def _make_ground() -> NDArray[np.uint8]:
 
 
 def _write_picture(folder: Path, ground: NDArray[np.uint8], number: int) -> int:
+    from PIL import Image  # which the other parts do without
+
     height, width = _SIZES[number % len(_SIZES)]
     chance = np.random.default_rng(number)
     top, left = chance.integers(0, (1200 - height, 1200 - width)).tolist()
