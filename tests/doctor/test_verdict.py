@@ -163,6 +163,14 @@ def test_a_run_whose_loaders_are_unknown_has_no_cause_ruled_out_by_them() -> Non
         assert cause not in verdict.eliminated
 
 
+def test_causes_within_computing_have_a_ceiling_above_what_computing_allows_now() -> None:
+    """State that has grown, and padding, are part of a step with held batches too: half of 40 ms is saved."""
+    padded = waiting(shares={"wait": 0.0, "forward": 0.5, "backward": 0.5}, compute=0.04, padding=0.5)
+    for run in (waiting(**GROWS), padded):
+        first = reach(run).named[0]
+        assert first.ceiling_after == pytest.approx(50.0)
+
+
 def test_two_causes_come_in_order_with_the_ceiling_after_each() -> None:
     """The cure of the first exposes the second, and none goes past what the model can do."""
     verdict = reach(waiting(making=CPU, loader_with=(4, 0.0199), stalls=0.15, stall_every=5))

@@ -24,4 +24,4 @@ def judge(run: Evidence) -> Judgement:
         # Attention takes longer by the square of what goes in; so nothing is said of what lies between.
         if run.growth < _WORTH * run.more_work**2:
             return None
-    return Found(share=run.grown or 0.0, certainty=0.8, evidence=tuple(told))
+    return Found(share=run.grown or 0.0, certainty=0.8, evidence=tuple(told), computes=True)

@@ -30,4 +30,5 @@ def judge(run: Evidence) -> Judgement:
             f"{percent(run.padding)} of the tokens in a batch are padding",
             f"forward and backward are {percent(computing)} of the step",
         ),
+        computes=True,
     )
