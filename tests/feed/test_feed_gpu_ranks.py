@@ -59,7 +59,8 @@ def test_ranks_on_one_card_share_the_samples_and_the_batches(
     new = {name for one in told for name in one["files"]} - before
     assert len(new) == (0 if tier == "vram" else 1)
     assert not any((ram.FOLDER / name).exists() for name in new)
-    alone = Feed(Numbered(LENGTH, numbers=NUMBERS), batch_size=GLOBAL, shuffle=True, seed=3, tier="source")
+    source = Numbered(LENGTH, numbers=NUMBERS)
+    alone = Feed(source, batch_size=GLOBAL, shuffle=True, seed=3, device="cpu", tier="source")
     with closing(alone):
         expected = [batch for _ in range(EPOCHS) for batch in alone]
     assert [len(one["batches"]) for one in told] == [len(expected)] * world_size

@@ -299,10 +299,11 @@ VRAM_OVERFLOW = (
 
 # A call of the driver for memory takes 0.1 ms and more, and giving it back waits for the device. The images
 # need 5.6 TFLOP and 40 tensors of 100 MB a step: 20 to 25 ms of the device, 14 of launching, and some 80
-# calls when the cache is emptied. Of turns a batch of 24 keeps the device busy for 19 ms beside 10 of
-# launching. Their lengths are few: a length that was not there before costs the attention 100 ms of planning.
+# calls when the cache is emptied. The turns' logits are 1 GB: with few lengths a step takes 16 ms, and 20.5
+# when the cache is emptied. A length that was not there before costs the attention 100 ms of planning.
 IMAGES = ("--half", "--base", "128", "--batch", "24")
-TURNS = ("--half", "--width", "2048", "--depth", "2", "--longest", "512")
+TURNS = ("--half", "--width", "1024", "--depth", "2", "--words", "32000", "--longest", "512", "--batch", "32")
+LONG = ("--half", "--width", "1024", "--depth", "2", "--words", "32000", "--longest", "1024", "--batch", "16")
 ALLOCATOR_CHURN = (
     Case(
         id="allocator-churn-tidy",
@@ -316,20 +317,20 @@ ALLOCATOR_CHURN = (
     Case(
         id="allocator-churn-turns",
         script="dialogue_turns.py",
-        args=(*TURNS, "--batch", "24", "--empty-every", "1"),
+        args=(*TURNS, "--empty-every", "1"),
         cause="allocator-churn",
         variant="the cache emptied in every step of turns of five lengths",
         needs=CUDA,
-        neutral=Neutral(args=(*TURNS, "--batch", "24")),
+        neutral=Neutral(args=TURNS),
     ),
     Case(
         id="allocator-churn-turns-2",
         script="dialogue_turns.py",
-        args=(*TURNS, "--batch", "16", "--fixed", "--empty-every", "2"),
+        args=(*LONG, "--fixed", "--empty-every", "1"),
         cause="allocator-churn",
-        variant="every second step, all turns alike",
+        variant="in every step of longer turns, all alike",
         needs=CUDA,
-        neutral=Neutral(args=(*TURNS, "--batch", "16", "--fixed")),
+        neutral=Neutral(args=(*LONG, "--fixed")),
     ),
 )
 
