@@ -274,6 +274,19 @@ def test_a_batch_that_is_asked_for_is_run_itself_and_first() -> None:
     assert run_of(40) in evidence.fresh
 
 
+def test_a_batch_that_is_asked_for_is_run_last_where_others_have_told_that_it_fits() -> None:
+    """Half of 10 GiB is too little to run 160 unseen; what is told of it afterwards is 6.3 GiB."""
+    runs = Runs()
+    small = replace(found(run_of(16)), others=replace(CARD, total=10 << 30))
+    wish = Wish(is_asked=True, batch=160)
+    evidence, _ = run_fresh_sizes(runs, "it", small, lambda: 60.0, lambda _: None, wish=wish, each=5.0)
+    assert runs.held == [(32, 2), (8, 2), (160, 2)]
+    assert run_of(160) in evidence.fresh
+    too_large = replace(wish, batch=400)
+    run_fresh_sizes(runs, "it", small, lambda: 60.0, lambda _: None, wish=too_large, each=5.0)
+    assert runs.held[3:] == [(32, 2), (8, 2)]
+
+
 def test_sizes_that_may_not_fit_or_have_too_few_samples_are_not_run() -> None:
     """Half of what is free, as if all of it grew; no batch that is larger than the whole set."""
     tight = replace(found(run_of(16)), others=replace(CARD, total=2 << 30))

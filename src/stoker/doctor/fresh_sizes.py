@@ -6,7 +6,7 @@ where the card's memory was asked for, or one process told what the loop itself 
 anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.doctor.allocations import Allocations
@@ -42,8 +42,7 @@ def sizes_worth_running(found: Evidence, wish: Wish) -> tuple[int, ...]:
     if own is None or (not wish.is_asked and foresee(points, found.fresh).holds):
         return ()
     room = _room(found)
-    drawn = found.drawn
-    most = None if drawn is None or drawn.length is None else drawn.length * own.samples
+    most = _samples(found)
     wanted = [wish.batch] if wish.batch is not None else []
     wanted += [round(own.samples * times) for times in _TIMES]
     return tuple(
@@ -69,9 +68,7 @@ def run_fresh_sizes(
     """The evidence with more sizes, until predictions by them hold; each takes about so many seconds."""
     runs = list(found.fresh)
     stretches: list[Stretch] = []
-    for size in sizes_worth_running(found, wish):
-        if size != wish.batch and foresee((), runs).holds:
-            break
+    for size in _in_turn(found, runs, wish):
         if left() < _MARGIN * each:
             why = f"the budget was used up before a batch of {size} was run in a process of its own"
             return _with(found, runs, why), tuple(stretches)
@@ -90,6 +87,27 @@ def run_fresh_sizes(
             return _with(found, runs, f"with batches of {size}: {words}"), tuple(stretches)
         runs += ran
     return _with(found, runs, None), tuple(stretches)
+
+
+def _in_turn(found: Evidence, runs: Sequence[Allocations], wish: Wish) -> Iterator[int]:
+    """Sizes until predictions hold; a batch that was asked about also where it is only foretold to fit."""
+    sizes = sizes_worth_running(found, wish)
+    for size in sizes:
+        if size == wish.batch or not foresee((), runs).holds:
+            yield size
+    room, batch = _room(found), wish.batch
+    if not sizes or batch is None or batch < 2 or batch in [run.samples for run in runs] or room is None:
+        return
+    need = foresee((), runs).at(batch)
+    context = found.process.get("context_bytes") or 0
+    if need is not None and need.high + context <= room and batch <= (_samples(found) or batch):
+        yield batch
+
+
+def _samples(found: Evidence) -> int | None:
+    """In the whole set, about."""
+    drawn = found.drawn
+    return None if drawn is None or drawn.length is None else drawn.length * found.fresh[0].samples
 
 
 def _room(found: Evidence) -> int | None:

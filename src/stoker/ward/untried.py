@@ -28,7 +28,7 @@ _OWN = 16
 _TIMES = (0.75, 1.5, 3, 6)
 _STEPS = 8
 # Seconds for a diagnosis, and for all the processes that it is compared with: they run at once.
-_BUDGET, _PATIENCE = 45, 90
+_BUDGET, _PATIENCE = 55, 90
 _VOLUMES = ("--shape", "32", "64", "64", "--width", "32", "--adamw", "--workers", "2", "--ahead", "2")
 _WORDS = """
 import argparse
