@@ -329,3 +329,13 @@ def test_what_was_measured_corrects_what_is_predicted_next(tmp_path: Path) -> No
     assert again is not None
     assert second.candidate.predicted is not None
     assert second.candidate.predicted.mid == pytest.approx(off * again.rate.mid * STARVED.step)
+
+
+def test_one_change_that_takes_too_long_leaves_time_for_others(tmp_path: Path) -> None:
+    """Samples are held after an epoch of 40 s; with 20 s left workers are tried, and that is said."""
+    epoch = replace(STARVED.drawn, length=1000) if STARVED.drawn is not None else None
+    wanted = search(replace(STARVED, drawn=epoch, making={**STARVED.making, "calls": {"recv": 32.0}}))
+    found = tuned(by_workers, tmp_path / "it", wanted=wanted, seconds=20.0)
+    assert "num_workers" in found.settings
+    told = [line for line in found.not_tried if line.startswith('feed = "ram": its trial would take')]
+    assert len(told) == 1

@@ -113,3 +113,10 @@ def test_held_samples_are_measured_from_their_second_epoch_on(script: str, tmp_p
     steps = list(Record.open(trial.record).ranks[0].steps())
     assert trial.rates is not None
     assert len(trial.rates.each) * trial.rates.stretch_steps <= len(steps) - 25
+
+
+def test_samples_that_are_never_held_have_no_rate(script: str, tmp_path: Path) -> None:
+    """Of one epoch alone: its rate would be that of reading them."""
+    trial = hold([script], {"feed": "ram"}, folder=tmp_path / "trial", seconds=0.1)
+    assert (trial.outcome, trial.rate) == ("short", None)
+    assert "before its samples were held" in trial.reason

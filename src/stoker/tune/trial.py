@@ -96,9 +96,12 @@ def read(settings: Mapping[str, Any], result: Result, record: Path, ranks: int =
     told = {message.kind: message for message in result.messages}
     measured = [message.body for message in result.messages if message.kind == "measured"]
     taken = [body["vram"] for body in measured if body["vram"] is not None]
-    warm = told["warm"].body["steps"] if "warm" in told else WARM_STEPS
-    found = _rates(record, warm, ranks) if result.outcome in ("done", "ended-early", "timed-out") else None
+    found = None
+    if "warm" in told and result.outcome in ("done", "ended-early", "timed-out"):
+        found = _rates(record, told["warm"].body["steps"], ranks)
     outcome, reason = _outcome(result, found, told.get("thrash"), ranks)
+    if outcome == "short" and "warm" not in told and (result.steps or 0) > WARM_STEPS:
+        reason = f"it ended before its samples were held ({result.outcome}: {result.reason})"
     return Trial(
         settings=settings,
         outcome=outcome,
