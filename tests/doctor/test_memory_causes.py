@@ -131,3 +131,14 @@ def test_memory_held_twice_stands_after_what_takes_time() -> None:
     idle = {"batches": 40, "read": 0.0, "transform": 0.001, "collate": 0.0, "queued": 0.0, "handoff": 0.015}
     named = reach(run(**WAITS, making=idle, memory=copies)).named
     assert (named[0].cause, named[-1].cause) == ("handoff", "copy-on-access")
+
+
+def test_a_loader_that_keeps_up_is_not_what_the_loop_waits_for() -> None:
+    """A loop that others take the cores from waits too; what its loader does is no cause of that."""
+    making = {**MAKING, "transform": 0.004, "collate": 0.002, "cpu": 0.006, "handoff": 0.0018}
+    waits = run(shares={"wait": 0.11}, compute=0.028, loader=0.0046, making=making, step=0.038)
+    verdict = reach(replace(waits, memory=Memory(copied=36.0 * MB, born=326.0 * MB)))
+    assert verdict.cause == "copy-on-access"
+    assert {"handoff", "cpu-transform"} <= verdict.eliminated.keys()
+    slow = reach(replace(waits, making={**making, "handoff": 0.01}))
+    assert slow.cause == "handoff"

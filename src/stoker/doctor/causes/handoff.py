@@ -9,6 +9,8 @@ CURES = (
     Cure(change="collate", text="fewer and larger tensors in a batch: stack in the worker, not one by one"),
     Cure(change="feed", text="stoker.Feed with threads in place of worker processes"),
 )
+# Of what the model takes, what the loader may take by itself and surely not be what the loop waits for.
+_KEEPS_UP = 0.5
 
 
 def judge(run: Evidence) -> Judgement:
@@ -31,4 +33,8 @@ def judge(run: Evidence) -> Judgement:
     )
     if handed < 0.3 * batch or idle < 0.3:
         return RuledOut(by=told)
-    return Found(share=run.lost, certainty=0.93, evidence=(told,))
+    share = run.lost
+    if run.compute is not None and run.loader is not None and run.loader < _KEEPS_UP * run.compute:
+        # The loader keeps up, so the loop waits for what it does itself of handing over, and no longer.
+        share = min(share, handed * run.batches / run.step)
+    return Found(share=share, certainty=0.93, evidence=(told,))

@@ -31,9 +31,9 @@ class Log(Dataset):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--visits", type=int, default=8000)
-    parser.add_argument("--mixing", type=int, default=28)
+    parser.add_argument("--mixing", type=int, default=14)
     parser.add_argument("--pin", action="store_true")
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--epochs", type=int, default=10)
     args = parser.parse_args()
     dist.init_process_group("gloo")

@@ -26,7 +26,7 @@ STRAGGLER = (
     Case(
         id="straggler-host",
         script="advert_ranks.py",
-        args=("--mixing", "0", "--pin", "--width", "160"),
+        args=("--mixing", "0", "--pin"),
         cause="straggler",
         variant="the last rank shares its core with another process",
         needs=("cores>=2",),
