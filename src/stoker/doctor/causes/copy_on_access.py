@@ -12,10 +12,8 @@ CURES = (
         "one of where each sample begins",
     ),
 )
-# Bytes in a worker after its first seconds, the greatest of some rises apart. All of them came to 9 MiB at
-# most in the ward where nothing is touched, after 10 to 40 at first (the interpreter, free memory taken up),
-# and to 42 and 86 where samples are lists of objects; of a list like the smaller one 21 of 37 MiB are left
-# without the greatest.
+# Bytes in a worker after its first seconds, the greatest of some rises apart: 37 MiB in the ward where samples
+# are lists of words (copy-on-access-words-2), 1 MiB at most in seven cases of which workers only read.
 _LEAST = 10 << 20
 
 
