@@ -12,8 +12,8 @@ CURES = (
         "one of where each sample begins",
     ),
 )
-# Bytes in a worker after its first seconds, the greatest of some rises apart: 37 MiB in the ward where samples
-# are lists of words (copy-on-access-words-2), 1 MiB at most in seven cases of which workers only read.
+# Bytes in a worker after its first seconds, the greatest of some rises apart: 37 MiB where samples
+# are lists of words (the ward's copy-on-access-words-2), 1 MiB at most in seven cases that only read.
 _LEAST = 10 << 20
 
 
