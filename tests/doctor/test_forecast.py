@@ -305,6 +305,15 @@ def test_nothing_is_run_where_nobody_asked_and_one_process_told_enough() -> None
     assert sizes_worth_running(off, Wish())
 
 
+def test_without_a_card_nothing_is_run() -> None:
+    """Whatever was asked."""
+    runs, wish = Runs(), Wish(is_asked=True, batch=32)
+    same, stretches = run_fresh_sizes(
+        runs, "it", replace(found(), others=None), lambda: 60.0, lambda _: None, wish=wish, each=5.0
+    )
+    assert (same.fresh, same.missing, stretches, runs.held) == ((), {}, (), [])
+
+
 def test_without_time_or_with_batches_of_the_scripts_own_it_is_said() -> None:
     """What was run before stays."""
     start, wish = found(run_of(16)), Wish(is_asked=True)
