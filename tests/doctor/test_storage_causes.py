@@ -240,3 +240,12 @@ def test_answers_of_an_unknown_protocol_are_told_both_ways() -> None:
     found = query_per_sample.judge(asking(7000, recv=32.0))
     assert isinstance(found, Found)
     assert found.cures == query_per_sample.CURES
+
+
+def test_waiting_that_more_workers_shorten_is_for_workers() -> None:
+    """Where nothing shows a disk or a network, storage comes second, also on cores that others use."""
+    run = reading(step=0.033, shares={"wait": 0.89}, compute=0.002, loader=0.035)
+    unseen = replace(run, making={**run.making, "disk": 0.0, "faults": 0.0})
+    assert reach(replace(unseen, loader_with=(4, 0.0243))).cause == "too-few-workers"
+    assert reach(replace(unseen, loader_with=(4, 0.034))).cause == "storage-latency"
+    assert reach(replace(run, loader_with=(4, 0.0243))).cause == "storage-latency"
