@@ -82,8 +82,12 @@ class NpySource(Source):
     def read(self, indices: Indices) -> Any:
         """The rows of these samples, copied once, from the maps into the batch."""
         indices = checked(indices, len(self))
-        batch = torch.empty((len(indices), *self.sample_shape), dtype=self.dtype)
-        self._gather(indices, batch.numpy())
+        # Numpy's memory comes in large pages and torch's does not: for 98 KB rows in batches of 256, 0.14 to
+        # 0.23 s of CPU time a GB against 0.43 to 0.80.
+        kind = torch.empty(0, dtype=self.dtype).numpy().dtype
+        rows = np.empty((len(indices), *self.sample_shape), kind)
+        self._gather(indices, rows)
+        batch = torch.from_numpy(rows)
         if not self._columns:
             return batch
         return {self.field: batch} | {name: _choose(of, indices) for name, of in self._columns.items()}
