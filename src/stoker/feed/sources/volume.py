@@ -162,7 +162,9 @@ class VolumeSource(Source):
 
     def _empty(self, volume: Volume, count: int) -> torch.Tensor:
         kind = torch_dtype(volume.dtype, volume.name)
-        return torch.empty((count, volume.channels, *self.patch), dtype=kind)
+        native = torch.empty(0, dtype=kind).numpy().dtype
+        # By numpy, whose memory comes in large pages: see `NpySource.read`.
+        return torch.from_numpy(np.empty((count, volume.channels, *self.patch), native))
 
     def _draw_centres(
         self, count: int, share: float, values: Sequence[int] | None, seed: int
