@@ -204,8 +204,8 @@ def tune(
         bool, typer.Option("--micro-batch", help="Find the fastest micro-batch that fits instead.")
     ] = False,
     nproc: Annotated[
-        int, typer.Option(min=1, help="With --micro-batch: ranks, as torchrun --nproc-per-node starts them.")
-    ] = 1,
+        int | None, typer.Option(min=1, help="Ranks, as torchrun --nproc-per-node starts them.")
+    ] = None,
     lr: Annotated[
         bool, typer.Option("--lr", help="Find a learning rate instead: it rises from step to step.")
     ] = False,
@@ -218,22 +218,23 @@ def tune(
     """Try one change at a time on a training script, and keep what is proved."""
     if lr + micro_batch + workers > 1:
         raise UsageError("--workers, --micro-batch and --lr are a finder each: give one of them")
-    from stoker.tune.ranks import refusal, refuse_launched
+    from stoker.doctor.world import ranks_to_start
 
-    if refuse_launched(os.environ):
+    ranks = ranks_to_start(nproc, os.environ)
+    if ranks is None:  # under torchrun the first process tunes, and starts all ranks aside
         return
-    if nproc > 1 and not micro_batch:
-        raise refusal(f"--nproc {nproc} was given to stoker tune", nproc)
     if micro_batch:
         from stoker.tune import micro_command
 
         micro_command.find(
-            script or [], module=module, budget=budget, allow=allow or [], ranks=nproc, as_json=as_json
+            script or [], module=module, budget=budget, allow=allow or [], ranks=ranks, as_json=as_json
         )
         return
     if lr:
         from stoker.tune import lr_command
+        from stoker.tune.ranks import refuse_sweep
 
+        refuse_sweep(ranks)
         lr_command.sweep(
             script or [], module=module, within=lr_range, steps=lr_steps, budget=budget, as_json=as_json
         )
@@ -243,7 +244,7 @@ def tune(
     from stoker.tune import command
 
     if workers:
-        command.tune_workers(script or [], module=module, budget=budget, as_json=as_json)
+        command.tune_workers(script or [], module=module, budget=budget, ranks=ranks, as_json=as_json)
         return
     command.tune(
         script or [],
@@ -254,6 +255,7 @@ def tune(
         out=out,
         resume=resume,
         dry_run=dry_run,
+        ranks=ranks,
         as_json=as_json,
     )
 

@@ -191,3 +191,6 @@ def test_two_ranks_take_what_fits_both(tmp_path: Path) -> None:
     assert found.size is not None
     assert found.size <= 3
     assert [one.outcome for one in found.trials if one.size == 4] == ["too large"]
+    assert next(one.reason for one in found.trials if one.size == 4).startswith("rank 1: ")
+    assert found.check is not None
+    assert found.check.holds, found.check

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from stoker.scratch import Guards
+from stoker.tune.meaning import take
 from stoker.tune.trial import Outcome, hold
 from stoker.watch import Record
 
@@ -105,3 +106,12 @@ def test_what_stops_one_rank_stops_the_trial(
     assert (trial.outcome, trial.rate) == (outcome, None), trial.reason
     assert says in trial.reason
     assert children() == before
+
+
+def test_a_probe_looks_at_every_rank(script: str) -> None:
+    """Each has its own samples, of as many steps."""
+    probe = take([script], {}, steps=6, ranks=2)
+    first, second = probe.ranks
+    assert [len(ids) for ids in first.ids] == [4] * 6
+    assert [len(ids) for ids in second.ids] == [8] * 6
+    assert (len(first.losses), len(second.losses)) == (6, 6)

@@ -26,6 +26,7 @@ def tune(
     out: Path = Path("stoker.toml"),
     resume: Path | None = None,
     dry_run: bool = False,
+    ranks: int = 1,
     as_json: bool = False,
 ) -> None:
     """Find settings for a script, write them, and print what was tried."""
@@ -37,24 +38,33 @@ def tune(
     console = Console(stderr=as_json)
     with Console(stderr=True).status("diagnosing the script as it is") as status:
         if dry_run:
-            told, search = begin(command, home=home, budget=budget, kinds=kinds, tell=status.update)
+            told, search = begin(
+                command, home=home, budget=budget, kinds=kinds, ranks=ranks, tell=status.update
+            )
             show_plan(search, told, console)
             return
-        found = find(command, home=home, budget=budget, kinds=kinds, resume=resume, tell=status.update)
+        found = find(
+            command, home=home, budget=budget, kinds=kinds, resume=resume, ranks=ranks, tell=status.update
+        )
     if found.tuned.settings:
-        settings_file.write(out, found.tuned, " ".join(command), found.folder)
+        settings_file.write(out, found.tuned, " ".join(command), found.folder, ranks)
     _tell(found, out if found.tuned.settings else None, as_json)
 
 
 def tune_workers(
-    words: list[str], *, module: bool = False, budget: float = DEFAULT_BUDGET, as_json: bool = False
+    words: list[str],
+    *,
+    module: bool = False,
+    budget: float = DEFAULT_BUDGET,
+    ranks: int = 1,
+    as_json: bool = False,
 ) -> None:
     """Find workers and prefetch for a script alone, and print them; no settings are written."""
     if not words:
         raise UsageError("nothing to tune: give a script (stoker tune --workers train.py)")
     command = ["-m", *words] if module else words
     with Console(stderr=True).status("diagnosing the script as it is") as status:
-        found = find_workers(command, budget=budget, tell=status.update)
+        found = find_workers(command, budget=budget, ranks=ranks, tell=status.update)
     _tell(found, None, as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.changes import Kind
 from stoker.doctor import calibration
-from stoker.doctor.examination import Diagnosis, examine
+from stoker.doctor.examination import Diagnosis, examine, examine_ranks
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
@@ -42,6 +42,7 @@ class Found:
     tuned: Tuned
     folder: Path
     seconds: float
+    ranks: int = 1
 
     @property
     def ceiling(self) -> float | None:
@@ -56,14 +57,21 @@ def begin(
     budget: float,
     kinds: frozenset[Kind],
     finds: Finds = "all",
+    ranks: int = 1,
     tell: Callable[[str], None],
 ) -> tuple[Diagnosis, Search]:
     """Diagnose a script, and say what is to be searched for; `home` is the `.stoker` that is written to."""
     seconds = max(budget * _DIAGNOSIS, min(_DIAGNOSIS_SECONDS, budget * _DIAGNOSIS_MOST))
-    told = examine(command, folder=home / "doctor", budget=seconds, tell=tell)
-    refuse_spawned(1 if told.evidence.together is None else told.evidence.together.ranks)
+    if ranks > 1:
+        told = examine_ranks(command, ranks=ranks, folder=home / "doctor", budget=seconds, tell=tell)
+    else:
+        told = examine(command, folder=home / "doctor", budget=seconds, tell=tell)
+        refuse_spawned(1 if told.evidence.together is None else told.evidence.together.ranks)
     errors = calibration.errors_of(calibration.read_scores(home / calibration.NAME))
-    return told, Search(verdict=told.verdict, run=told.evidence, kinds=kinds, errors=errors, finds=finds)
+    search = Search(
+        verdict=told.verdict, run=told.evidence, kinds=kinds, errors=errors, finds=finds, ranks=ranks
+    )
+    return told, search
 
 
 def find(
@@ -74,12 +82,22 @@ def find(
     kinds: frozenset[Kind] = frozenset({"same", "redraw"}),
     finds: Finds = "all",
     resume: Path | None = None,
+    ranks: int = 1,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Found:
-    """Hold a whole search. Its folder is a new one in `home`, or the one to resume."""
+    """Hold a whole search. Its folder is a new one in `home`, or the one to resume.
+
+    Of several `ranks` every trial is a group of them, begun and ended together.
+    """
     began = time.monotonic()
-    told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, tell=tell)
-    about = {"command": [*command], "budget": budget, "kinds": sorted(kinds), "diagnosis": str(told.record)}
+    told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
+    about = {
+        "command": [*command],
+        "budget": budget,
+        "kinds": sorted(kinds),
+        "ranks": ranks,
+        "diagnosis": str(told.record),
+    }
     ledger = (
         Ledger.begin(home / "tune" / time.strftime("%Y%m%d-%H%M%S"), about)
         if resume is None
@@ -94,8 +112,9 @@ def find(
     tuned = Tuner(
         search=search,
         ledger=ledger,
-        hold=_hold(command, trial_of(told) if budget < _SMALL_BUDGET else None),
-        probe=_probe(command, began + budget),
+        # What a diagnosis observed is the rate of one rank.
+        hold=_hold(command, trial_of(told) if budget < _SMALL_BUDGET and ranks == 1 else None, ranks),
+        probe=_probe(command, began + budget, ranks),
         deadline=began + budget,
         ceiling=ceiling_of(told),
         tell=tell,
@@ -107,6 +126,7 @@ def find(
         tuned=tuned,
         folder=ledger.folder,
         seconds=time.monotonic() - began,
+        ranks=ranks,
     )
 
 
@@ -135,7 +155,7 @@ def ceiling_of(told: Diagnosis) -> float | None:
 
 
 def _hold(
-    command: Sequence[str], observed: Trial | None
+    command: Sequence[str], observed: Trial | None, ranks: int
 ) -> Callable[[Mapping[str, Any], Path, float], Trial]:
     """Trials of a script; the first one as it is may be `observed` already."""
     known = [] if observed is None else [observed]
@@ -146,14 +166,16 @@ def _hold(
             return known.pop()
         seconds = min(_TRIAL_SECONDS, max(1.0, left * _TRIAL_SHARE))
         most = max(_LEAST_SECONDS, left)
-        return hold(command, settings, folder=folder, seconds=seconds, most=most, guards=Guards())
+        return hold(
+            command, settings, folder=folder, seconds=seconds, most=most, guards=Guards(), ranks=ranks
+        )
 
     return held
 
 
-def _probe(command: Sequence[str], deadline: float) -> Callable[[Mapping[str, Any], int], Probe]:
+def _probe(command: Sequence[str], deadline: float, ranks: int) -> Callable[[Mapping[str, Any], int], Probe]:
     def probed(settings: Mapping[str, Any], seed: int) -> Probe:
         left = max(0.0, deadline - time.monotonic()) + _LEAST_SECONDS
-        return take(command, settings, seed=seed, most=min(_PROBE_SECONDS, left))
+        return take(command, settings, seed=seed, most=min(_PROBE_SECONDS, left), ranks=ranks)
 
     return probed

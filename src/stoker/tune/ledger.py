@@ -46,6 +46,11 @@ class Ledger:
                 f"{folder} is a search of {' '.join(told.get('command', []))}, not of "
                 f"{' '.join(about['command'])}: resume it with its own command"
             )
+        had, has = told.get("ranks", 1), about.get("ranks", 1)
+        if had != has:
+            raise UsageError(
+                f"{folder} is a search with {had} ranks, not {has}: resume it with --nproc {had}"
+            )
         return cls(folder)
 
     def hold(self, settings: Mapping[str, Any], how: Callable[[Path], Trial]) -> Trial:

@@ -27,6 +27,7 @@ class Probe:
     """The first steps of a script: sample ids and a checksum for each batch, and the loss of each update.
 
     Of the first updates, entries of the parameters before and after each, and the learning rates in each.
+    `others` are the same steps of the other ranks, where there are some.
     """
 
     ids: Sequence[Sequence[int]]
@@ -34,6 +35,12 @@ class Probe:
     losses: Sequence[float]
     weights: Sequence[Update] = ()
     rates: Sequence[Sequence[float]] = ()
+    others: Sequence["Probe"] = ()
+
+    @property
+    def ranks(self) -> Sequence["Probe"]:
+        """Of each rank one."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +63,23 @@ def take(
     steps: int = PROBE_STEPS,
     most: float = 60.0,
     dropout: bool = True,
+    ranks: int = 1,
 ) -> Probe:
     """Run a script's first steps aside, seeded; without dropout, which parts of a batch draw otherwise."""
     result = run(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument=as_argument(settings, seed=seed, steps=steps, dropout=dropout),
+            argument=as_argument(settings, seed=seed, steps=steps, dropout=dropout, ranks=ranks),
             limits=Limits(seconds=most),
+            ranks=ranks,
         )
     )
-    for message in result.messages:
-        if message.kind == "probe":
-            return Probe(**message.body)
-    said = result.stderr_tail.strip().splitlines()
+    told = {message.rank: message.body for message in result.messages if message.kind == "probe"}
+    if len(told) == ranks:
+        first, *others = (told[rank] for rank in range(ranks))
+        return Probe(**first, others=tuple(Probe(**other) for other in others))
+    said = result.stderr_tail.strip().splitlines() if ranks == 1 else []  # of several, the reason says it
     raise TrialFailed(
         f"the first {steps} steps of {' '.join(command)} could not be looked at "
         f"({result.outcome}: {result.reason})" + (f"; it said: {said[-1]}" if said else "")
@@ -79,21 +89,41 @@ def take(
 
 def identical(one: Probe, other: Probe) -> bool:
     """Whether they trained on the same samples and batches, to bit-identical losses, as far as both go."""
-    pairs = ((one.ids, other.ids), (one.batches, other.batches), (one.losses, other.losses))
-    return not any(_differ(a, b) for a, b in pairs)
+    return not any(
+        _differ(*pair)
+        for a, b in zip(one.ranks, other.ranks, strict=True)
+        for pair in ((a.ids, b.ids), (a.batches, b.batches), (a.losses, b.losses))
+    )
 
 
 def judge(kind: Kind, changed: Probe, before: Sequence[Probe], *, by_weights: bool = False) -> Meaning:
     """Hold a change's probe beside those without it: two of the same seed, then some of other seeds.
 
     The second says what the script does by itself from the same seed, the others how much seeds differ.
-    `by_weights`: the weights after the first updates must be the same but for rounding.
+    `by_weights`: the weights after the first updates must be the same but for rounding. Of several ranks each
+    is held beside itself, and the gravest counts.
     """
+    each = [
+        _judged(rank, [one.ranks[at] for one in before], by_weights) for at, rank in enumerate(changed.ranks)
+    ]
+    at = max(range(len(each)), key=lambda one: _gravity(each[one][0]))
+    found, by = each[at]
+    if len(each) > 1:
+        by = f"{by} on all {len(each)} ranks" if len(set(each)) == 1 else f"rank {at}: {by}"
+    return Meaning(kind=found, by=by, holds=found is not None and _ORDER.index(found) <= _ORDER.index(kind))
+
+
+def _judged(changed: Probe, before: Sequence[Probe], by_weights: bool) -> tuple[Kind | None, str]:
+    """Of one rank."""
     found, by = _found(changed, before[0], before[1], before[2:])
     others = bool(_differ(changed.ids, before[0].ids))
     if by_weights and found is not None and not others and _differ(changed.losses, before[0].losses):
-        found, by = _found_by_weights(changed, before[0], before[1])
-    return Meaning(kind=found, by=by, holds=found is not None and _ORDER.index(found) <= _ORDER.index(kind))
+        return _found_by_weights(changed, before[0], before[1])
+    return found, by
+
+
+def _gravity(kind: Kind | None) -> int:
+    return len(_ORDER) if kind is None else _ORDER.index(kind)
 
 
 def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) -> tuple[Kind | None, str]:

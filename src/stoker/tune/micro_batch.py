@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -93,15 +94,15 @@ def find_micro_batch(
             tell(f"micro-batch of {size}: what it means")
             plain = {} if beside is None else {"micro_batch": beside}
             # Parts draw what is dropped otherwise, and no worse: all the rest must be the same.
-            before = [take(command, plain, steps=_PROBED_UPDATES, dropout=False) for _ in range(2)]
-            changed = take(command, {"micro_batch": size}, steps=_PROBED_UPDATES, dropout=False)
+            of = partial(take, command, steps=_PROBED_UPDATES, dropout=False, ranks=ranks)
+            before = [of(plain) for _ in range(2)]
+            changed = of({"micro_batch": size})
             kind: Kind = "optimization" if allow_optimization else "numerics"
             return judge(kind, changed, before, by_weights=True)
 
         search = _Search(hold=held, in_time=lambda: time.monotonic() < deadline)
         found = search.find()
-        # Of several ranks a probe is not made.
-        return found if ranks > 1 else check(found, search.reference(found), checked)
+        return check(found, search.reference(found), checked)
 
 
 def check(found: MicroBatch, reference: int | None, checked: Check) -> MicroBatch:

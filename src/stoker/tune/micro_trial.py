@@ -15,6 +15,7 @@ from stoker import changes
 from stoker.changes import held
 from stoker.scratch import Child, Guards, Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
+from stoker.tune.agreement import Agreement
 
 _HOOK = "stoker.tune.micro_trial:prepare"
 # Updates that are dropped, with what is compiled and allocated in them; and the fewest that make a rate.
@@ -74,7 +75,7 @@ def hold(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument={"size": size, "seconds": seconds},
+            argument={"size": size, "seconds": seconds, "ranks": ranks},
             limits=Limits(seconds=most, idle_seconds=min(_IDLE_SECONDS, most)),
             guards=guards or Guards(),
             output=folder,
@@ -86,24 +87,26 @@ def hold(
 
 def read(size: int, result: Result, ranks: int = 1) -> MicroTrial:
     """What came of a scratch run."""
-    told = {message.kind: message.body for message in result.messages if message.rank == 0}
     batches = [m.body["samples"] for m in result.messages if m.kind == "batch"]
-    measured: Mapping[str, Any] = told.get("measured", {})
-    rate = measured.get("rate")
-    outcome, reason = _outcome(result, rate, told.get("thrash"))
+    # Of each rank the last: all of them are in step.
+    measured = {m.rank: m.body for m in result.messages if m.kind == "measured"}
+    rate = sum(body["rate"] for body in measured.values()) if len(measured) == ranks else None
+    taken = [body["vram"] for body in measured.values() if body["vram"] is not None]
+    outcome, reason = _outcome(result, rate, ranks)
     return MicroTrial(
         size=size,
         outcome=outcome,
         reason=reason,
         batch=max(batches) if batches else None,
-        rate=rate * ranks if outcome == "ran" and rate is not None else None,
-        vram=measured.get("vram"),
+        rate=rate if outcome == "ran" else None,
+        vram=max(taken, default=None),
     )
 
 
-def _outcome(result: Result, rate: float | None, thrash: Mapping[str, Any] | None) -> tuple[Outcome, str]:
-    if thrash is not None:
-        return "too large", f"the allocator ran out of memory {thrash['retries']} times"
+def _outcome(result: Result, rate: float | None, ranks: int) -> tuple[Outcome, str]:
+    if thrash := next((message for message in result.messages if message.kind == "thrash"), None):
+        who = f"rank {thrash.rank}: " if ranks > 1 else ""
+        return "too large", f"{who}the allocator ran out of memory {thrash.body['retries']} times"
     if result.outcome == "stopped":
         return ("too large" if result.guard in ("ram", "shm") else "failed"), result.reason
     if result.outcome == "crashed":
@@ -120,11 +123,12 @@ def _outcome(result: Result, rate: float | None, thrash: Mapping[str, Any] | Non
 
 
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
-    """The hook of a trial's scratch run."""
+    """The hook of a trial's scratch run, in each of its ranks."""
     changes.put({"micro_batch": argument["size"]})
     parts = held.installed()
     assert parts is not None
     parts.on_first_batch = lambda samples: child.report("batch", samples=samples)
+    agreement = Agreement(child, argument["ranks"])
     marks: list[tuple[float, int]] = []
     reported = 0.0
 
@@ -139,24 +143,25 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # an update is over when the card has made it
         marks.append((time.monotonic(), parts.samples))
-        child.progress(len(marks))
-        if child.rank:
-            return  # rank 0 measures, and ends them all
+        made = len(marks)
+        child.progress(made)
+        agreement.note(made)
         if (retries := _retries()) > _MOST_RETRIES:
             child.report("thrash", retries=retries)
-            child.end(len(marks))
-        if len(marks) < _WARM + _LEAST:
+            child.end(made)  # of all ranks: a size that is too large for one is for all
+        if made < _WARM + _LEAST:
             return
-        over = marks[-1][0] - marks[_WARM - 1][0] >= argument["seconds"]
+        if agreement.leads and marks[-1][0] - marks[_WARM - 1][0] >= argument["seconds"]:
+            agreement.call(made)
+        over = agreement.is_over(made)
         if over or marks[-1][0] - reported >= 1.0:  # now and then, for a trial whose time ends before
             reported = marks[-1][0]
             measure()
         if over:
-            child.end(len(marks))
+            agreement.leave(made)
 
     register_optimizer_step_post_hook(stepped)
-    if not child.rank:
-        atexit.register(measure)  # of a script that ends before
+    atexit.register(measure)  # of a script that ends before
 
 
 def _peak() -> int | None:

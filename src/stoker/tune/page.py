@@ -10,7 +10,7 @@ from stoker.doctor.report.markup import Html, tag
 from stoker.doctor.report.story import Table
 from stoker.tune import pictures
 from stoker.tune.finding import Found, score_of
-from stoker.tune.settings_file import as_lines
+from stoker.tune.settings_file import as_lines, use
 from stoker.tune.tuner import Tried
 from stoker.tune.words import by_reason
 from stoker.watch.words import NA, duration, percent, rate
@@ -70,7 +70,7 @@ def _use(found: Found, settings: Path | None) -> Html:
     place = "stoker.toml" if settings is None else str(settings)
     put = "To be put into" if settings is None else "Written to"
     lines = "\n".join(as_lines(found.tuned))
-    run = f"stoker run --with {place} {' '.join(found.command)}"
+    run = use(str(place), " ".join(found.command), found.ranks)
     return tag(
         "div",
         tag("b", "What is kept"),

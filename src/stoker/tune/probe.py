@@ -24,10 +24,13 @@ from stoker import changes
 from stoker.changes import held
 from stoker.feed.held_loader import is_reader
 from stoker.scratch import Child
+from stoker.tune.agreement import Agreement
 
 # Updates whose weights are noted, and entries of all parameters together.
 _UPDATES = 3
 _ENTRIES = 512
+# Ranks draw apart, as they do by themselves: the same draws on all would hide what mixes them up.
+_SEEDS_APART = 1000
 
 
 # What drops at random, by its name in torch.nn.functional, and what the share is called there.
@@ -43,17 +46,19 @@ _DROPS = {
 
 
 def as_argument(
-    settings: Mapping[str, Any], *, seed: int, steps: int, dropout: bool = True
+    settings: Mapping[str, Any], *, seed: int, steps: int, dropout: bool = True, ranks: int = 1
 ) -> dict[str, Any]:
     """What `prepare` is given. Without `dropout`, nothing is dropped."""
-    return {"settings": dict(settings), "seed": seed, "steps": steps, "dropout": dropout}
+    return {"settings": dict(settings), "seed": seed, "steps": steps, "dropout": dropout, "ranks": ranks}
 
 
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
-    """The hook of a probe's scratch run."""
-    torch.manual_seed(argument["seed"])
-    np.random.seed(argument["seed"])
-    random.seed(argument["seed"])
+    """The hook of a probe's scratch run, in each of its ranks."""
+    seed = argument["seed"] + _SEEDS_APART * child.rank
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    agreement = Agreement(child, argument["ranks"])
     if not argument["dropout"]:
         _drop_nothing()
     changes.put(argument["settings"])
@@ -92,7 +97,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
                 weights=weights,
                 rates=rates,
             )
-            child.end(made)
+            agreement.leave(made)  # all ranks make as many
 
     register_optimizer_step_pre_hook(steps)
     register_optimizer_step_post_hook(stepped)

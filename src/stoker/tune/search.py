@@ -55,7 +55,8 @@ class Candidate:
 class Search:
     """Yields candidates; is told what came of each before the next.
 
-    `errors` says by how much predictions for a change were wrong so far; `finds` which changes are wanted.
+    `errors` says by how much predictions for a change were wrong so far; `finds` which changes are wanted;
+    `ranks` how many processes train side by side, each with its share of the cores.
 
     >>> for candidate in search.candidates():             # doctest: +SKIP
     ...     search.tell(candidate, was_faster)
@@ -67,6 +68,7 @@ class Search:
     lacking: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
     finds: Finds = "all"
+    ranks: int = 1
     kept: dict[str, Any] = field(default_factory=dict)
     not_tried: list[str] = field(default_factory=list)
     _faster: dict[str, bool] = field(default_factory=dict)
@@ -264,7 +266,7 @@ class Search:
 
     @property
     def _cores(self) -> int:
-        return max(1, int(self.run.host.get("usable_cores") or 1))
+        return max(1, int(self.run.host.get("usable_cores") or 1) // self.ranks)
 
     @property
     def _starting(self) -> float:

@@ -9,20 +9,27 @@ from stoker.errors import UsageError
 from stoker.tune.tuner import Tuned
 
 
-def write(path: Path, tuned: Tuned, command: str, ledger: Path) -> None:
+def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) -> None:
     """Whole or not at all; what a settings file says beside changes is kept."""
+    made_by = f"stoker tune {command}" if ranks == 1 else f"stoker tune --nproc {ranks} {command}"
     rest = _rest(path)
     lines = [
-        f"# Made by `stoker tune {command}`; trials: {ledger}",
+        f"# Made by `{made_by}`; trials: {ledger}",
         f"# {tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
         + (f": {_interval(tuned)} times" if tuned.ratio is not None else ""),
-        f"# Use them: stoker run --with {path.name} {command}. Undo them: remove this file.",
+        f"# Use them: {use(path.name, command, ranks)}. Undo them: remove this file.",
         "",
         *as_lines(tuned),
     ]
     part = path.with_name(f".{path.name}.part")
     part.write_text("\n".join([*lines, *rest]) + "\n")
     part.replace(path)
+
+
+def use(path: str, command: str, ranks: int) -> str:
+    """How settings are put over a script."""
+    run = "stoker run" if ranks == 1 else f"torchrun --nproc-per-node {ranks} -m stoker run"
+    return f"{run} --with {path} {command}"
 
 
 def as_lines(tuned: Tuned) -> list[str]:

@@ -11,7 +11,7 @@ from stoker.doctor.examination import Diagnosis
 from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
 from stoker.tune.search import Search
-from stoker.tune.settings_file import as_lines
+from stoker.tune.settings_file import as_lines, use
 from stoker.tune.tuner import Tried, Tuned
 from stoker.watch.words import rate
 
@@ -38,8 +38,10 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
     for note in found.diagnosis.notes:
         console.print(f"the diagnosis: {escape(note)}", style="dim", highlight=False)
     if out is not None:
-        console.print(f"settings: {escape(str(out))}; use them: stoker run --with {escape(str(out))} "
-                      f"{escape(command)}", highlight=False, soft_wrap=True)  # fmt: skip
+        how = use(str(out), command, found.ranks)
+        console.print(
+            f"settings: {escape(str(out))}; use them: {escape(how)}", highlight=False, soft_wrap=True
+        )
     elif tuned.settings:
         lines = [line for line in as_lines(tuned) if not line.startswith("#")]
         console.print(f"to use in stoker.toml: {escape(' '.join(lines))}", highlight=False, soft_wrap=True)
