@@ -4,12 +4,15 @@ import multiprocessing
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from feed.numbered import Numbered
 from stoker import Feed
+from stoker.feed.choice import Room
+from stoker.feed.holding import Holding
 from stoker.feed.tiers import ram
 
 pytestmark = pytest.mark.gpu
@@ -19,14 +22,13 @@ BYTES = LENGTH * (4 * NUMBERS + 8)
 
 def hand_out(rank: int, world_size: int, tier: str, together: Any, folder: Path) -> None:
     """A rank: all its batches, and which files of samples were in the node's memory."""
-    # Of the card, room for a third of the samples; only a window asks for it.
-    free = torch.cuda.mem_get_info()[0]
-    reserve = free - int(BYTES / 3 / 0.9) if tier == "window" else 1 << 30
     feed = Feed(
         Numbered(LENGTH, numbers=NUMBERS), global_batch_size=GLOBAL, shuffle=True, seed=3, device="cuda",
-        tier=tier, reserve=reserve, rank=rank, world_size=world_size,
+        tier=tier, rank=rank, world_size=world_size,
     )  # fmt: skip
-    with closing(feed):
+    # Of the card, a window has room for a third of the samples.
+    room = Room(vram=int(BYTES / 3 / 0.9) if tier == "window" else 1 << 30, ram=1 << 33, shm=1 << 33)
+    with patch.object(Holding, "_room", lambda self: room), closing(feed):
         batches = []
         for _ in range(EPOCHS):
             batches += [{name: tensor.cpu() for name, tensor in batch.items()} for batch in feed]

@@ -33,7 +33,7 @@ _TURNS = 3
 _TRIAL_SECONDS = 3.0
 # For a process beyond what it is thought to take.
 _PATIENCE = 240.0
-# What a point takes where it is compiled first, and a search beyond its budget: it starts, and writes a report.
+# What a point takes where it is compiled first, and a search beyond its budget: its start and its report.
 _POINT_SECONDS, _SEARCH_MORE = 30.0, 10.0
 
 
