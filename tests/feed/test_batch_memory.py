@@ -7,9 +7,10 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from stoker.feed.tiers import batch_memory
-from stoker.feed.tiers.batch_memory import fresh_rows
+from stoker.feed.tiers.batch_memory import fresh_batch, fresh_rows
 
 SIZE = 1 << 20
 
@@ -33,6 +34,24 @@ def test_free_memory_is_used_again() -> None:
     assert held.ctypes.data not in first
     (again,) = first
     assert fresh_rows(1, SIZE * 4 // 5).ctypes.data == again
+
+
+def test_a_batch_is_nobody_elses_while_any_part_of_it_is_held() -> None:
+    """Also where all that is left of it is a view, or an array of one."""
+    batch = fresh_batch((4, 3, SIZE // 4), torch.float32)
+    assert (batch.shape, batch.dtype) == ((4, 3, SIZE // 4), torch.float32)
+    place = batch.data_ptr()
+    part = batch[1:, 2].numpy()
+    del batch
+    assert fresh_batch((4, 3, SIZE // 4), torch.float32).data_ptr() != place
+    del part
+    assert place in {fresh_batch((12, SIZE), torch.uint8).data_ptr() for _ in range(2)}
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (3,)])
+def test_a_batch_may_be_empty_or_of_single_numbers(shape: tuple[int, ...]) -> None:
+    """It has its shape."""
+    assert fresh_batch(shape, torch.int64).shape == shape
 
 
 def test_the_latest_size_is_kept() -> None:

@@ -48,7 +48,7 @@ def test_ranks_on_one_card_share_the_samples_and_the_batches(
     spawn = multiprocessing.get_context("spawn")
     together = spawn.Barrier(world_size)
     ranks = [
-        spawn.Process(target=hand_out, args=(rank, world_size, tier, together, tmp_path))
+        spawn.Process(target=hand_out, args=(rank, world_size, tier, together, tmp_path), daemon=True)
         for rank in range(world_size)
     ]
     for process in ranks:

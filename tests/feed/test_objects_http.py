@@ -18,8 +18,9 @@ FILES = {f"class {number % 2}/{number}.bin": os.urandom(1000 + number) for numbe
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the server has these files, two folders below its root."""
+    """A server that has these files two folders below its root."""
     root = tmp_path_factory.mktemp("dav")
+    (root / "sets" / "sets").mkdir(parents=True)
     for key, data in FILES.items():
         path = root / "sets" / "train" / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +33,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with subprocess.Popen([sys.executable, "-c", run, *where], stderr=subprocess.PIPE, text=True) as server:
         try:
             _wait_for(port, server)
-            yield f"http://127.0.0.1:{port}/sets/train"
+            yield f"http://127.0.0.1:{port}"
         finally:
             server.kill()
 
@@ -52,7 +53,7 @@ def _wait_for(port: int, server: subprocess.Popen[str]) -> None:
 
 def test_keys_are_relative_to_the_address(address: str) -> None:
     """What is listed can be read by the key that it is listed with."""
-    store = Store(address)
+    store = Store(f"{address}/sets/train")
     assert store.folders() == ["class 0", "class 1"]
     assert sorted(entry.key for entry in store.list()) == sorted(FILES)
     assert {entry.key: entry.size for entry in store.list("class 1")} == {
@@ -67,4 +68,10 @@ def test_keys_are_relative_to_the_address(address: str) -> None:
 def test_an_object_that_is_not_there_is_said_so(address: str) -> None:
     """With its key."""
     with pytest.raises(NoSuchObject, match=r"class 0/99\.bin"):
-        Store(address).get("class 0/99.bin")
+        Store(f"{address}/sets/train").get("class 0/99.bin")
+
+
+def test_a_folder_may_have_the_name_of_the_one_above(address: str) -> None:
+    """Of those that a server lists, only the listed one itself is left out."""
+    assert Store(f"{address}/sets").folders() == ["sets", "train"]
+    assert Store(address).folders() == ["sets"]

@@ -89,7 +89,7 @@ from stoker.bench.feed_figures import figures_of
 from stoker.bench.feed_gpu_images import measure_images_on_gpu
 from stoker.bench.feed_page import page as page
 from stoker.bench.result import Result, commit_here, hardware_word, versions_here
-from stoker.errors import StokerError, UsageError
+from stoker.errors import BenchFailed, StokerError, UsageError
 
 Measured = tuple[list[dict[str, Any]], Mapping[str, str]]
 # Of the time given, and by name what takes it.
@@ -107,7 +107,9 @@ _WARM = 0.7
 def measure(options: Options) -> Iterator[Result]:
     """Measure each part asked for, all of them unless said."""
     if options.device.startswith("cuda"):
-        yield _measure_gpu(options)
+        result = _measure_gpu(options)
+        yield result
+        _complain(result.runs)
         return
     if options.device not in ("all", "cpu"):
         raise UsageError(f"--device {options.device}: feed is measured on cpu or cuda")
@@ -150,6 +152,7 @@ def measure(options: Options) -> Iterator[Result]:
         versions=versions_here(**versions),
         commit=options.commit or commit_here(),
     )
+    _complain(runs)
 
 
 def _measure_gpu(options: Options) -> Result:
@@ -183,6 +186,17 @@ def _each(parts: Sequence[str], measure_part: Callable[[str], Measured]) -> Meas
         runs += found
         versions |= more
     return runs, versions
+
+
+def _is_left_out(run: Mapping[str, Any]) -> bool:
+    return bool(run["how"] == "skipped" and run["kind"] == run["part"])
+
+
+def _complain(runs: Sequence[Mapping[str, Any]]) -> None:
+    """What was measured is written by now; that a part was left out must still be told by the exit code."""
+    left = [f"{run['part']} ({run['why']})" for run in runs if _is_left_out(run)]
+    if left:
+        raise BenchFailed(f"left out: {'; '.join(left)}")
 
 
 def _parts(options: Options, known: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """JPEGs onto a GPU: the part `images` of `stoker bench feed --device cuda`."""
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,8 @@ from stoker.feed.feed import Feed
 from stoker.feed.sources.images import ImageSource
 
 _PICTURES, _BATCH, _SIZE = 4096, 256, (224, 224)
-_WORKERS = 15
+# One for each of the other cores.
+_WORKERS = max(1, (os.cpu_count() or 2) - 1)
 _GPU = torch.device("cuda")
 
 
@@ -42,8 +44,6 @@ class TorchvisionFolders(Dataset[Any]):
 
 def measure_images_on_gpu(seconds: float) -> Runs:
     """Pictures a second onto the device, decoded there or before."""
-    from stoker.bench.loops.feed_peers.pillow_pictures import Folders  # the other parts do without Pillow
-
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
     except (ImportError, RuntimeError) as error:
@@ -53,6 +53,8 @@ def measure_images_on_gpu(seconds: float) -> Runs:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
         data = Path(folder)
         make_pictures(data, _PICTURES)
+        from stoker.bench.loops.feed_peers.pillow_pictures import Folders  # the other parts do without Pillow
+
         files = [
             torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in data.glob("*/*")
         ]

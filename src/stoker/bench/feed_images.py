@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stoker.bench.children import say
 from stoker.bench.contest import Contender, Contest, ours, peer_of, process_plans
 from stoker.bench.peers import Peer, find_peer
+from stoker.errors import MissingExtra
 
 PICTURES, CLASSES, BATCH = 1024, 16, 128
 # Height and width, as most of ImageNet's are.
@@ -88,7 +89,10 @@ def _make_ground() -> NDArray[np.uint8]:
 
 
 def _write_picture(folder: Path, ground: NDArray[np.uint8], number: int) -> int:
-    from PIL import Image  # which the other parts do without
+    try:
+        from PIL import Image  # which the other parts do without
+    except ImportError as missing:
+        raise MissingExtra("pillow", "images", "making pictures to measure") from missing
 
     height, width = _SIZES[number % len(_SIZES)]
     chance = np.random.default_rng(number)

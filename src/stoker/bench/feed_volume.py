@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.bench.children import say
-from stoker.bench.contest import Contender, Contest, ours, peer_of, process_plans
+from stoker.bench.contest import Contender, Contest, ours, peer_of, worker_plans
 from stoker.bench.feed_ours import volume_source
 from stoker.bench.peers import Peer, find_peer
+from stoker.errors import MissingExtra
 from stoker.feed.sources.volume import CACHE_BYTES
 
 PATCHES, BATCH, PATCH = 128, 8, (72, 136, 136)
@@ -50,7 +51,7 @@ def measure_volume(
         found = find_peer("monai", distribution=distribution)
         if isinstance(found, Peer):
             versions[distribution] = found.version
-        plans = partial(process_plans, **sized)
+        plans = partial(worker_plans, **sized)
         made = peer_of(found, kind, module, plans(way=way, work=str(work)) if way else plans())
         contest.leave_out(kind, made) if isinstance(made, str) else contenders.append(made)
     return contest.hold(contenders, seconds), versions
@@ -89,7 +90,10 @@ def _draw(shape: tuple[int, int, int]) -> tuple[NDArray[np.uint8], NDArray[np.ui
 
 
 def _write(path: Path, values: NDArray[np.uint8]) -> None:
-    import tensorstore  # which machines that measure a GPU alone need not have
+    try:
+        import tensorstore  # which machines that measure a GPU alone need not have
+    except ImportError as missing:
+        raise MissingExtra("tensorstore", "volume", "making a volume to measure") from missing
 
     metadata = {
         "shape": values.shape,

@@ -26,6 +26,7 @@ from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.class_folders import Globs, gather_classes
 from stoker.feed.sources.objects import Store
+from stoker.feed.tiers.batch_memory import fresh_batch
 from stoker.feed.write_through import WriteThrough
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -156,23 +157,22 @@ class ImageSource(Source):
 
     def _read_images(self, keys: Sequence[str]) -> torch.Tensor:
         """The batch; while some images are decoded into their places, others are on their way."""
-        # Numpy's memory comes in large pages: see `Store.get_rows`.
-        batch = np.empty((len(keys), 3, *(self.size or (0, 0))), np.uint8)
+        batch = fresh_batch((len(keys), 3, *(self.size or (0, 0))), torch.uint8)
         pool = self._pool.get()
         jobs: list[Future[None]] = []
         files = enumerate(zip(keys, self._store.fetch(keys), strict=True))
         some = max(1, min(_AT_ONCE, len(keys) // _JOBS))
         while part := list(islice(files, some)):
             if part[0][0] == 0 and self.size is None:
-                batch = np.empty((len(keys), *self._decode(*part[0][1]).shape), np.uint8)
-            place = partial(self._place, batch, part, keys[0])
+                batch = fresh_batch((len(keys), *self._decode(*part[0][1]).shape), torch.uint8)
+            place = partial(self._place, batch.numpy(), part, keys[0])
             if pool is None:
                 place()
             else:
                 jobs.append(pool.submit(place))
         for job in jobs:
             job.result()
-        return torch.from_numpy(batch)
+        return batch
 
     def _place(self, batch: Pixels, files: Sequence[tuple[int, tuple[str, Data]]], first: str) -> None:
         """Decode these files, each into its row of the batch."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from functools import partial
 from itertools import pairwise
@@ -17,12 +18,16 @@ from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.npy_file import NpyFile, NpyMap, read_header, torch_dtype
 from stoker.feed.sources.npy_metadata import Columns, read_metadata
+from stoker.feed.tiers.batch_memory import fresh_batch
 
 # A sample of this many bytes or more is asked for ahead and copied by itself, straight into its row of the
 # batch: numpy's gather of many goes through a copy of its own (256 KB rows in memory: 6 GB/s one by one, 2.5
 # gathered). For small samples the walk in Python costs more than that copy (512 bytes: 0.7 us against 0.3),
 # and asking more than the read (1 us a sample); the kernel's own read-ahead brings their neighbours along.
 _LARGE = 16384
+# Bytes a second: what is read more slowly was not in memory. Rows of 98 KB that are come at 7 GB/s and more,
+# and asking for each of them costs a ninth of that; those that are not came at 1 GB/s at the most.
+_IN_MEMORY = 2e9
 
 
 class NpySource(Source):
@@ -82,12 +87,8 @@ class NpySource(Source):
     def read(self, indices: Indices) -> Any:
         """The rows of these samples, copied once, from the maps into the batch."""
         indices = checked(indices, len(self))
-        # Numpy's memory comes in large pages and torch's does not: for 98 KB rows in batches of 256, 0.14 to
-        # 0.23 s of CPU time a GB against 0.43 to 0.80.
-        kind = torch.empty(0, dtype=self.dtype).numpy().dtype
-        rows = np.empty((len(indices), *self.sample_shape), kind)
-        self._gather(indices, rows)
-        batch = torch.from_numpy(rows)
+        batch = fresh_batch((len(indices), *self.sample_shape), self.dtype)
+        self._gather(indices, batch.numpy())
         if not self._columns:
             return batch
         return {self.field: batch} | {name: _choose(of, indices) for name, of in self._columns.items()}
@@ -109,15 +110,20 @@ class NpySource(Source):
             shard = int(shards[places[0]])
             rows = indices[places] - (self._ends[shard] - self._files[shard].shape[0])
             parts.append((shard, places, rows))
-            if large and len(parts) <= maps.most:  # those beyond would close what was asked for first
+            # Those beyond would close what was asked for first.
+            if large and maps.waits and len(parts) <= maps.most:
                 maps.get(shard).want(rows)
+        began = time.perf_counter()
         for shard, places, rows in parts:
             values = maps.get(shard).values
-            if large:
+            if len(parts) == 1 and values.dtype == batch.dtype:
+                np.take(values, rows, axis=0, out=batch, mode="clip")  # which needs no copy of its own
+            elif large:
                 for place, row in zip(places.tolist(), rows.tolist(), strict=True):
                     batch[place] = values[row]
             else:
                 batch[places] = values[rows]
+        maps.waits = batch.nbytes < _IN_MEMORY * (time.perf_counter() - began)
 
 
 class _Maps:
@@ -125,6 +131,8 @@ class _Maps:
 
     def __init__(self, files: list[NpyFile], most: int) -> None:
         self.most = most
+        # Whether the last batch was slower than what lies in memory: then rows are asked for ahead.
+        self.waits = True
         self._files = files
         self._open: OrderedDict[int, NpyMap] = OrderedDict()
         self._lock = threading.Lock()

@@ -52,7 +52,7 @@ class NpyMap:
         """Ask the kernel for these rows, all at once, before they are read one after the other.
 
         Rows of 256 KB in random order that were not in memory, 64 a batch: 0.17 GB/s without, 0.74 to 1.06
-        with; already in memory: no difference. The other advice, MADV_RANDOM, turned read-ahead off: 0.07.
+        with. The other advice, MADV_RANDOM, turned read-ahead off: 0.07.
         """
         if not hasattr(mmap, "MADV_WILLNEED"):
             return

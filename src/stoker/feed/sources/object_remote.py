@@ -88,10 +88,10 @@ class RemoteClient:
     def folders(self) -> tuple[list[str], list[Entry]]:
         """The first parts of all keys that have several, and the objects whose keys have one."""
         answer = self._ask(self._store.list_with_delimiter, "listing")
-        # The folder that is listed may stand in its own listing: there it has no name left.
-        folders = (folder.removeprefix(self._above) for folder in answer["common_prefixes"])
-        below = [folder for folder in folders if f"{folder}/" != self._above]
-        return below, [self._entry(meta) for meta in answer["objects"]]
+        # The folder that is listed may stand in its own listing.
+        below = [folder for folder in answer["common_prefixes"] if f"{folder}/" != self._above]
+        names = [folder.removeprefix(self._above) for folder in below]
+        return names, [self._entry(meta) for meta in answer["objects"]]
 
     def open(self, key: str) -> Reading:
         """Begin to read an object."""

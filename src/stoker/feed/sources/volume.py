@@ -26,6 +26,7 @@ from stoker.feed.sources.volume_arrays import (
     Volume,
     describe_volume,
 )
+from stoker.feed.tiers.batch_memory import fresh_batch
 
 # Decoded chunks of 64 cubed bytes for a batch of 16 patches of 72 x 136 x 136: up to 200 MB.
 CACHE_BYTES = 256 << 20
@@ -162,9 +163,7 @@ class VolumeSource(Source):
 
     def _empty(self, volume: Volume, count: int) -> torch.Tensor:
         kind = torch_dtype(volume.dtype, volume.name)
-        native = torch.empty(0, dtype=kind).numpy().dtype
-        # By numpy, whose memory comes in large pages: see `NpySource.read`.
-        return torch.from_numpy(np.empty((count, volume.channels, *self.patch), native))
+        return fresh_batch((count, volume.channels, *self.patch), kind)
 
     def _draw_centres(
         self, count: int, share: float, values: Sequence[int] | None, seed: int

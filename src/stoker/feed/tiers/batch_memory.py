@@ -7,9 +7,11 @@ A block comes back when the last tensor, view or array of it is gone, and not be
 own for ever.
 """
 
+import math
 import weakref
 
 import numpy as np
+import torch
 
 from stoker.feed.tiers.pack import PAGE, Bytes
 
@@ -39,6 +41,18 @@ def fresh_rows(count: int, size: int) -> Bytes:
     if needed >= _LEAST:
         weakref.finalize(rows, _give_back, memory).atexit = False
     return rows
+
+
+def fresh_batch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A batch of samples, not yet filled, in such memory; torch's own does not come in large pages.
+
+    Rows of 98 KB into batches of 256 took 0.43 to 0.80 s of CPU time a GB in torch's, and 0.14 to 0.23 in
+    numpy's.
+    """
+    size = math.prod(shape[1:]) * dtype.itemsize
+    if not shape[0] or not size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(fresh_rows(shape[0], size)).view(dtype).view(shape)
 
 
 def _used_before(size: int) -> Bytes | None:

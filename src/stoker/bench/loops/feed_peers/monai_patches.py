@@ -13,7 +13,16 @@ import numpy as np
 import torch
 import zarr
 from monai.data import CacheDataset, DataLoader, PersistentDataset
-from monai.transforms import Compose, RandomizableTransform, SpatialCrop
+from monai.transforms import Compose, RandomizableTransform, SpatialCrop, Transform
+
+
+class Read(Transform):  # type: ignore[misc]
+    """The volume and its labels beside where a patch lies; the same two objects for all patches."""
+
+    def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Only what is a Transform of MONAI's, and not random, is cached."""
+        image, label = _load(item["data"])
+        return {"corner": item["corner"], "image": image, "label": label}
 
 
 class Crop(RandomizableTransform):  # type: ignore[misc]
@@ -27,7 +36,18 @@ class Crop(RandomizableTransform):  # type: ignore[misc]
         """The patch of the volume and that of its labels."""
         end = [low + side for low, side in zip(item["corner"], self._size, strict=True)]
         crop = SpatialCrop(roi_start=item["corner"], roi_end=end)
-        return tuple(crop(values).as_tensor() for values in _load(item["data"]))
+        return tuple(crop(item[name]).as_tensor() for name in ("image", "label"))
+
+
+class Patch(Transform):  # type: ignore[misc]
+    """The same, not random, and without the volume behind it: what is kept is the patch alone."""
+
+    def __init__(self, size: list[int]) -> None:
+        self._read, self._crop = Read(), Crop(size)
+
+    def __call__(self, item: dict[str, Any]) -> Any:
+        """The patch of the volume and that of its labels."""
+        return tuple(part.clone() for part in self._crop(self._read(item)))
 
 
 def open_epochs(
@@ -36,21 +56,22 @@ def open_epochs(
     """MONAI's loader, keeping its workers."""
     corners = np.load(Path(data) / "corners.npy").tolist()
     items = [{"corner": corner, "data": data} for corner in corners]
-    crop = Crop(size)
     if way == "cache":
-        dataset = CacheDataset(items, Compose([_read, crop]), progress=False, num_workers=1, copy_cache=False)
+        steps = Compose([Read(), Crop(size)])
+        dataset = CacheDataset(items, steps, progress=False, num_workers=1, copy_cache=False)
+        if "image" not in dataset._cache[0]:
+            raise SystemExit("monai: the volume was not cached")
     else:
-        dataset = PersistentDataset(items, crop.__call__, cache_dir=Path(work) / "monai_patches")
+        folder = Path(work) / "monai_patches"
+        dataset = PersistentDataset(items, Patch(size), cache_dir=folder)
+        image, label = dataset[0]
+        least = image.nbytes + label.nbytes
+        if not all(least <= path.stat().st_size < 2 * least for path in folder.glob("*.pt")):
+            raise SystemExit("monai: patches were not kept as files")
     loader = DataLoader(
         dataset, batch_size=batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )
     return lambda: loader
-
-
-def _read(item: dict[str, Any]) -> dict[str, Any]:
-    """What is cached: where the patch lies; the volume is the same object for all of them."""
-    _load(item["data"])
-    return item
 
 
 @cache
