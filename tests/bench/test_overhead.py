@@ -106,6 +106,7 @@ def test_wrong_use_ends_with_code_2(tmp_path: Path, words: list[str]) -> None:
     assert subprocess.run(command, capture_output=True).returncode == 2
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_writes(tmp_path: Path) -> None:
     """The smallest real run gives a valid file with the figures that are asked for, and its page."""
     words = ["--device", "cpu", "--seconds", "1", "--size", "10", "--no-peers", "--json"]

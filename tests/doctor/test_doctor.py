@@ -73,6 +73,7 @@ def test_more_workers_are_named_where_they_help(tmp_path: Path) -> None:
     assert found["shield"] == "full" or found["notes"]
 
 
+@pytest.mark.slow  # the ward's no-overlap cases show the same
 def test_a_loop_that_makes_its_own_batches_is_told_of_overlap(tmp_path: Path) -> None:
     """Loader and model take about as long; one after the other they take the sum."""
     script(tmp_path, item=0.001, forward=0.012, batch=8, workers=0)

@@ -92,7 +92,7 @@ def test_a_script_too_short_has_no_rate(script: str, tmp_path: Path) -> None:
     ("words", "changes", "kind"),
     [
         ([], [{"num_workers": 2}, {"feed": "ram", "num_workers": 2}], "same"),
-        (["random"], [{"num_workers": 2}], "redraw"),
+        pytest.param(["random"], [{"num_workers": 2}], "redraw", marks=pytest.mark.slow),
     ],
 )
 def test_a_probe_shows_what_a_change_does(
