@@ -1,7 +1,9 @@
 """The diagnosis as the first run of a script as it is."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,10 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.method import Stretch
 from stoker.doctor.verdict import reach
+from stoker.tune import finding
 from stoker.tune.observed import trial_of
+from stoker.tune.search import Search
+from stoker.tune.trial import Trial
 from stoker.watch import Step
 from stoker.watch.record import LineWriter, Writer
 
@@ -65,3 +70,29 @@ def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
     assert trial_of(replace(told, method=told.method[:1])) is None
     unknown = Stretch(name="observe", seconds=3.0)
     assert trial_of(replace(told, method=(unknown,))) is None
+
+
+def test_a_search_that_is_resumed_has_its_first_run_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is observed anew stands in for no later run of the script as it is."""
+    told = diagnosis(tmp_path, observed=(100.1, 104.0))
+    plain = trial_of(told)
+    assert plain is not None
+    runs: list[Path] = []
+
+    def held(command: Any, settings: Any, *, folder: Path, **how: Any) -> Trial:
+        folder.mkdir(parents=True)
+        runs.append(folder)
+        return plain
+
+    def begin(command: Any, **how: Any) -> tuple[Diagnosis, Search]:
+        return told, Search(verdict=told.verdict, run=told.evidence, kinds=frozenset({"same"}))
+
+    monkeypatch.setattr(finding, "hold", held)
+    monkeypatch.setattr(finding, "begin", begin)
+    folder = finding.find(["train.py"], home=tmp_path, budget=60).folder
+    assert [run.name for run in runs] == ["001"]  # the first was observed
+    shutil.rmtree(runs[0])
+    finding.find(["train.py"], home=tmp_path, budget=60, resume=folder)
+    assert [run.name for run in runs] == ["001", "001"]

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.changes import Kind
 from stoker.doctor.evidence import Evidence, LoaderFacts
-from stoker.doctor.model import Change, predict
+from stoker.doctor.model import Change, Interval, predict
 from stoker.doctor.verdict import reach
 from stoker.errors import TrialFailed, UsageError
 from stoker.tune.finding import score_of
@@ -237,7 +237,7 @@ def test_a_change_that_was_left_alone_is_said(tmp_path: Path) -> None:
     found = tuned(lambda s: 900.0 if s else 800.0, tmp_path / "it", wanted=wanted, told=told)
     (one,) = [one for one in found.tried if one.candidate.change == "feed"]
     assert (one.outcome, one.reason, one.runs) == ("not faster", "left alone: feed: a sample is random", 1)
-    assert score_of(one, 25.0) is None
+    assert score_of(one.candidate.modelled, one, 25.0) is None
 
 
 def test_each_trial_scores_the_model_once(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_each_trial_scores_the_model_once(tmp_path: Path) -> None:
     scores = []
 
     def scored(one: Tried) -> None:
-        scores.append(score_of(one, 25.0))
+        scores.append(score_of(one.candidate.modelled, one, 25.0))
 
     tuned(by_workers, tmp_path / "it", scored=scored)
     first = [one for one in scores if one is not None]
@@ -329,6 +329,38 @@ def test_what_was_measured_corrects_what_is_predicted_next(tmp_path: Path) -> No
     assert again is not None
     assert second.candidate.predicted is not None
     assert second.candidate.predicted.mid == pytest.approx(off * again.rate.mid * STARVED.step)
+    # What is scored is the model's own word, or its errors would be those of a search that had mended them.
+    assert second.candidate.modelled is not None
+    assert second.candidate.modelled.mid == pytest.approx(again.rate.mid * STARVED.step)
+
+
+def test_the_share_of_starting_workers_is_the_models_alone() -> None:
+    """What each change that was kept was off by makes no share of its own."""
+    run = replace(STARVED, startup=0.01, making={"batches": 50, "read": 0.004, "cpu": 0.002})
+    told = Interval(low=1.0, mid=1.0, high=1.0)
+
+    def share(*measured: float) -> str:
+        wanted = search(run)
+        for (change, value), rate in zip(
+            {"num_workers": 4, "prefetch_factor": 4}.items(), measured, strict=True
+        ):
+            one = Candidate(change=change, value=value, why="", modelled=told)
+            wanted.tell(one, faster=True, measured=rate)
+        return next(one.why for one in wanted.candidates() if one.change == "persistent_workers")
+
+    assert share(1.0, 1.0) == share(1.0, 2.0)
+
+
+def test_the_probes_that_a_kind_needs_are_counted(tmp_path: Path) -> None:
+    """A trial takes up to 5 s, a probe 1.6: other rounding needs five of them, too many for 9 s."""
+    run = replace(
+        STARVED, shares={**STARVED.shares, "wait": 0.01, "forward": 0.84}, loader=0.005, step=0.0101
+    )
+    kinds: tuple[Kind, ...] = ("same", "redraw", "numerics")
+    for seconds, is_tried in ((9.0, False), (14.0, True)):
+        found = tuned(by_workers, tmp_path / f"{seconds}", wanted=search(run, kinds), seconds=seconds)
+        assert bool(found.tried) == is_tried, found
+    assert tuned(by_workers, tmp_path / "same", seconds=9.0).tried
 
 
 def test_one_change_that_takes_too_long_leaves_time_for_others(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from stoker.changes import Kind
 from stoker.doctor import calibration
 from stoker.doctor.examination import Diagnosis, examine, examine_ranks
+from stoker.doctor.model import Interval
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
@@ -106,14 +107,15 @@ def find(
     scores = home / calibration.NAME
 
     def scored(one: Tried) -> None:
-        if (score := score_of(one, told.verdict.rate)) is not None:
+        if (score := score_of(one.candidate.modelled, one, told.verdict.rate)) is not None:
             calibration.keep(score, scores, values=one.settings)
 
+    # What a diagnosis observed is the rate of one rank; a search that is resumed has its first run already.
+    is_first = budget < _SMALL_BUDGET and ranks == 1 and resume is None
     tuned = Tuner(
         search=search,
         ledger=ledger,
-        # What a diagnosis observed is the rate of one rank.
-        hold=_hold(command, trial_of(told) if budget < _SMALL_BUDGET and ranks == 1 else None, ranks),
+        hold=_hold(command, trial_of(told) if is_first else None, ranks),
         probe=_probe(command, began + budget, ranks),
         deadline=began + budget,
         ceiling=ceiling_of(told),
@@ -130,13 +132,13 @@ def find(
     )
 
 
-def score_of(tried: Tried, rate: float) -> calibration.Score | None:
-    """The prediction beside what was measured; None where one is missing, or does not count.
+def score_of(predicted: Interval | None, tried: Tried, rate: float) -> calibration.Score | None:
+    """A prediction beside what was measured; None where one is missing, or does not count.
 
     Both are ratios to the script as it is, times the `rate` that the diagnosis saw: what the machine did
     otherwise between the diagnosis and the trial is no error of the model's.
     """
-    predicted, total = tried.candidate.predicted, tried.total
+    total = tried.total
     if predicted is None or total is None or not tried.counts:
         return None
     return calibration.Score(

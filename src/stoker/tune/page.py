@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 
 from stoker import __version__
+from stoker.doctor.calibration import Score
 from stoker.doctor.report import frame, story
 from stoker.doctor.report.markup import Html, tag
 from stoker.doctor.report.story import Table
@@ -97,14 +98,15 @@ def _predictions(found: Found) -> Html | None:
     tried = found.tuned.tried
     if not tried:
         return None
-    scores = [score for one in tried if (score := score_of(one, found.diagnosis.verdict.rate)) is not None]
+    scores = [score for one in tried if (score := _score(one, found)) is not None]
     summary = "Nothing that was measured had been predicted."
     if scores:
         inside = sum(score.covered for score in scores)
         off = median(abs(score.error) for score in scores)
         summary = (
             f"{inside} of {len(scores)} measured ratios lie in the interval that was predicted; the median "
-            f"prediction is off by {percent(off)}. All scores so far: stoker doctor --calibration."
+            f"prediction is off by {percent(off)}. Each is corrected by what was measured before it; the "
+            "scores of the model by itself, of all searches so far: stoker doctor --calibration."
         )
     columns = ("change", "runs", "rate", "measured", "predicted", "off by", "outcome")
     rows = tuple(_predicted(one, found) for one in tried)
@@ -117,7 +119,7 @@ def _predictions(found: Found) -> Html | None:
 
 
 def _predicted(one: Tried, found: Found) -> tuple[str, ...]:
-    score = score_of(one, found.diagnosis.verdict.rate)
+    score = _score(one, found)
     off = NA if score is None else f"{score.error:+.0%}" + ("" if score.covered else ", outside")
     return (
         one.candidate.name,
@@ -128,6 +130,11 @@ def _predicted(one: Tried, found: Found) -> tuple[str, ...]:
         off,
         one.outcome,
     )
+
+
+def _score(one: Tried, found: Found) -> Score | None:
+    """Of the prediction that is shown."""
+    return score_of(one.candidate.predicted, one, found.diagnosis.verdict.rate)
 
 
 def _not_tried(found: Found) -> Html | None:

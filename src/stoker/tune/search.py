@@ -36,13 +36,15 @@ Finds = Literal["all", "workers"]
 class Candidate:
     """A change to try, why, and the rate that is predicted for it, as a ratio of the script's own.
 
-    `seconds` are those that its trial takes beyond another's.
+    `predicted` is what the model says, corrected by what this search has measured; `modelled` the model's own
+    word, which is what a calibration scores. `seconds` are those that its trial takes beyond another's.
     """
 
     change: str
     value: Any
     why: str
     predicted: Interval | None = None
+    modelled: Interval | None = None
     seconds: float = 0.0
 
     @property
@@ -78,8 +80,8 @@ class Search:
     def tell(self, candidate: Candidate, *, faster: bool, measured: float | None = None) -> None:
         """What came of a candidate: a ratio of the script's own rate. One that was faster is kept."""
         self._faster[candidate.name] = faster
-        if measured is not None and candidate.predicted is not None:
-            self._off[candidate.change] = self._off_by(candidate.change) * measured / candidate.predicted.mid
+        if measured is not None and candidate.modelled is not None:
+            self._off[candidate.change] = measured / candidate.modelled.mid
         if faster:
             self.kept[candidate.change] = candidate.value
 
@@ -239,8 +241,14 @@ class Search:
             if reason is not None:
                 self.not_tried.append(f"{change}: {reason}")
                 continue
-            predicted = self._predicted(change, value)
-            candidate = Candidate(change=change, value=value, why=why, predicted=predicted, seconds=seconds)
+            candidate = Candidate(
+                change=change,
+                value=value,
+                why=why,
+                predicted=self._predicted(change, value),
+                modelled=self._modelled(change, value),
+                seconds=seconds,
+            )
             if candidate.name not in self._faster:
                 yield candidate
 
@@ -270,11 +278,14 @@ class Search:
 
     @property
     def _starting(self) -> float:
-        """Of the time, the share in which workers are being started: of more workers it is more."""
+        """Of the time, the share in which workers are being started: of more workers it is more.
+
+        By the model alone: what each change was off by would be a share of its own.
+        """
         if "num_workers" not in self.kept:
             return self.run.startup
-        now = self._predicted("num_workers", self.kept["num_workers"])
-        then = self._predicted("persistent_workers", True)
+        now = self._modelled("num_workers", self.kept["num_workers"])
+        then = self._modelled("persistent_workers", True)
         return self.run.startup if now is None or then is None else 1 - now.mid / then.mid
 
     @property
@@ -303,12 +314,19 @@ class Search:
         return min(count for count, rate in rates.items() if rate >= 0.98 * best)
 
     def _predicted(self, change: str, value: Any) -> Interval | None:
-        """Of this and what is kept, beside the script as it is; corrected by what was measured so far."""
+        """What the model says, corrected by what was measured so far."""
+        told, off = self._modelled(change, value), self._off_by(change)
+        if told is None:
+            return None
+        return Interval(low=told.low * off, mid=told.mid * off, high=told.high * off)
+
+    def _modelled(self, change: str, value: Any) -> Interval | None:
+        """Of this and what is kept, beside the script as it is."""
         together = [*(Change(change=c, value=v) for c, v in self.kept.items() if c != change)]
         told = predict(self.run, [*together, Change(change=change, value=value)], self.errors)
         if told is None:
             return None
-        rate = self.verdict.rate / self._off_by(change)
+        rate = self.verdict.rate
         return Interval(low=told.rate.low / rate, mid=told.rate.mid / rate, high=told.rate.high / rate)
 
     def _off_by(self, change: str) -> float:

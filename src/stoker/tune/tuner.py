@@ -33,6 +33,14 @@ TakeProbe = Callable[[Mapping[str, Any], int], Probe]
 # broken: it failed by itself, before it had a rate.
 Outcome = Literal["kept", "not faster", "open", "refused", "guarded", "broken"]
 _GUARDED = ("stopped", "hung", "thrashed")
+# Of the probes without a change: twice the same, to know what the script does by itself; and others, where
+# losses may differ as much as they do from seed to seed.
+_SEEDS: Mapping[Kind, Sequence[int]] = {
+    "same": (0, 0),
+    "redraw": (0, 0),
+    "numerics": (0, 0, 1, 2),
+    "optimization": (0, 0),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +136,7 @@ class Tuner:
             if stop := self._enough(candidate):
                 stopped = stop
                 break
-            if not self._is_time_for(takes := self._takes(candidate)):
+            if not self._is_time_for(candidate, takes := self._takes(candidate)):
                 short = (
                     f"{candidate.name}: its trial would take {takes:.0f} s, with {self._left():.0f} s left"
                 )
@@ -163,7 +171,7 @@ class Tuner:
         for number in range(_MOST_RUNS):
             if number and len(self._rates(before)) < len(self._rates(after)):
                 self._run(before)
-            trial = self._run(after, spare=max(0.0, self._checking - _GRACE))
+            trial = self._run(after, spare=max(0.0, self._checking(candidate) - _GRACE))
             if trial.rates is None and not self._rates(after):
                 ended: Outcome = "guarded" if trial.outcome in _GUARDED else "broken"
                 return self._tried(candidate, ended, f"{trial.outcome}: {trial.reason}", after, None)
@@ -174,7 +182,7 @@ class Tuner:
             turn = self._takes(candidate)
             if len(self._rates(before)) < len(self._rates(after)) + 1:
                 turn += self._trial_took
-            if ratio.says != "open" or not self._is_time_for(turn):
+            if ratio.says != "open" or not self._is_time_for(candidate, turn):
                 break
         assert ratio is not None
         if ratio.says != "faster":
@@ -211,15 +219,13 @@ class Tuner:
         )
 
     def _check(self, candidate: Candidate, settings: Mapping[str, Any]) -> Meaning:
-        kind: Kind = ALL[candidate.change].kind
-        # What was kept before has shown its own kind: what counts is all of it beside the script as it is.
-        gravest = max((kind, *(ALL[name].kind for name in settings)), key=_gravity)
+        gravest = self._gravest(candidate)
         allowed = "redraw" if gravest == "same" and "redraw" in self.search.kinds else gravest
         self.tell(f"{candidate.name}: what it means")
         if not self._probes:
             self._probes.append(self._take({}, 0))
         changed = self._take(settings, 0)
-        seeds: Sequence[int] = (0, 0, 1, 2) if allowed == "numerics" else (0, 0)
+        seeds = _SEEDS[allowed]
         if identical(changed, self._probes[0]):
             seeds = (0,)  # what the script does by itself, and from seed to seed, decides nothing then
         self._probes += [self._take({}, seed) for seed in seeds[len(self._probes) :]]
@@ -228,6 +234,10 @@ class Tuner:
             allowed = "optimization"  # with BatchNorm it is that, and asked for
         before = self._probes if len(self._probes) > 1 else self._probes * 2
         return judge(allowed, changed, before, by_weights=by_weights)
+
+    def _gravest(self, candidate: Candidate) -> Kind:
+        """Of all beside the script as it is: what was kept before has shown its own kind already."""
+        return max((ALL[name].kind for name in (candidate.change, *self.search.kept)), key=_gravity)
 
     def _take(self, settings: Mapping[str, Any], seed: int) -> Probe:
         began = time.monotonic()
@@ -281,22 +291,26 @@ class Tuner:
         faster = 1.0 if candidate.predicted is None else max(1.0, candidate.predicted.low)
         return starting + (self._trial_took - starting) / faster + _LONGER * candidate.seconds
 
-    @property
-    def _checking(self) -> float:
-        """Seconds for a change's probe, and for one without it where there is none yet."""
+    def _checking(self, candidate: Candidate) -> float:
+        """Seconds for a change's probe, and for those without it that its kind needs and are not there yet.
+
+        Of a change that is to leave all the same that is one: with bit-identical losses no other is taken.
+        """
         took = self._probe_took
         if took is None:
             last = next(trial for trial in reversed(self.runs[_key({})]) if trial.rates is not None)
             assert last.rates is not None and last.rate is not None
             took = self._starting + PROBE_STEPS * last.rates.size / last.rate + _ENDING
-        return took if self._probes else 2 * took
+        gravest = self._gravest(candidate)
+        without = 1 if gravest == "same" else len(_SEEDS[gravest])
+        return took * (1 + max(0, without - len(self._probes)))
 
-    def _is_time_for(self, seconds: float) -> bool:
+    def _is_time_for(self, candidate: Candidate, seconds: float) -> bool:
         """Whether the budget has room for trials that take so long, and for looking at what was changed."""
-        return self._left() > max(_LEAST_SECONDS, seconds + self._checking - _GRACE)
+        return self._left() > max(_LEAST_SECONDS, seconds + self._checking(candidate) - _GRACE)
 
     def _enough(self, candidate: Candidate) -> str | None:
-        if not self._is_time_for(self._takes(candidate) - _LONGER * candidate.seconds):
+        if not self._is_time_for(candidate, self._takes(candidate) - _LONGER * candidate.seconds):
             more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
             return f"the budget is used up{more}"
         if self.most_trials is not None and sum(map(len, self.runs.values())) >= self.most_trials:
