@@ -424,7 +424,8 @@ def ward(
         str | None, typer.Option(help="cpu or cuda: the cases that need no card, or those that need one.")
     ] = None,
     stop_after: Annotated[
-        float | None, typer.Option(min=0, help="Stop after so many seconds; run it again to go on.")
+        float | None,
+        typer.Option(min=0, help="Stop after so many seconds (120 or more); run it again to go on."),
     ] = None,
     commit: Annotated[str | None, typer.Option(help="The commit judged, where git cannot tell.")] = None,
     hardware: Annotated[

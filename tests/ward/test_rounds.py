@@ -49,6 +49,21 @@ def test_a_result_is_kept_for_its_version_alone(tmp_path: Path, monkeypatch: pyt
     assert json.loads((tmp_path / "a.json").read_text())["version"] == "2"
 
 
+def test_a_result_is_kept_for_its_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another begins anew; what could not be run there is looked at again."""
+    shown: list[str] = []
+
+    def show(one: Case, **how: object) -> Seen:
+        shown.append(one.id)
+        return seen(one.id, one.cause, None, seconds=None) if one.id == "b" else seen(one.id, one.cause, "x")
+
+    monkeypatch.setattr(rounds, "show", show)
+    cases = [case("a", "handoff"), case("b", "healthy")]
+    for machine in ("cpu", "cpu", "h200"):
+        make_rounds(cases, tmp_path, stamp=stamp(hardware=machine), renamed=False, tell=lambda line: None)
+    assert shown == ["a", "b", "b", "a", "b"]
+
+
 def test_what_the_time_does_not_suffice_for_leaves_no_result(tmp_path: Path) -> None:
     """A case that is not begun in time is told as not run, and is begun by the next rounds."""
     told: list[str] = []
@@ -60,7 +75,7 @@ def test_what_the_time_does_not_suffice_for_leaves_no_result(tmp_path: Path) -> 
 
 
 def test_a_case_that_the_end_interrupts_is_not_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time was not its own fault; one that has had all its patience is wrong."""
+    """Its time was not its own fault; one that has had three times what a verdict may take is wrong."""
 
     def late(*words: object, **how: object) -> object:
         raise subprocess.TimeoutExpired("doctor", 1.0)
@@ -70,6 +85,7 @@ def test_a_case_that_the_end_interrupts_is_not_wrong(tmp_path: Path, monkeypatch
     monkeypatch.setattr(rounds, "prepared", lambda case, renamed: _Ready())
     assert (rounds.show(one, patience=30.0).reason, rounds.show(one, patience=30.0).right) == (NOT_RUN, None)
     assert rounds.show(one).right is False
+    assert rounds.show(one, patience=100.0).reason == "no verdict within 100 s"
 
 
 class _Ready:

@@ -1,11 +1,13 @@
 """The card's memory at sizes that were not tried: predictions beside real peaks."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.bench.result import Result
+from stoker.ward import untried
 from stoker.ward.untried import compare, figures_of, measure, page
 
 TOLD = {
@@ -50,6 +52,27 @@ def test_the_page_has_a_line_for_each_size() -> None:
     text = page([told])
     assert "| net, 24 | 0.00 | 0.00 to 0.00 | 1.00 | 100.0% | no |" in text
     assert "Sizes that the doctor had run: net [16, 32]." in text
+
+
+def test_where_one_size_fails_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold the card's memory, and nobody waits for them any more."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Popen(subprocess.Popen[str]):
+        def __init__(self, *words: Any, **how: Any) -> None:
+            super().__init__(*words, **how)
+            started.append(self)
+
+    def words(script: Any, batch: int) -> list[str]:
+        return ["-c", "raise SystemExit('no memory')" if batch == 12 else "import time; time.sleep(60)"]
+
+    monkeypatch.setattr(untried, "_diagnose", lambda folder, words: TOLD)
+    monkeypatch.setattr(untried, "_probe", words)
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    with pytest.raises(RuntimeError, match="no memory"):
+        measure(tmp_path)
+    assert len(started) == 8
+    assert all(process.returncode for process in started)
 
 
 @pytest.mark.gpu

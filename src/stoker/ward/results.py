@@ -71,13 +71,16 @@ def keep(folder: Path, seen: Seen, stamp: Stamp) -> None:
     write_text(folder / f"{seen.case}.json", text)
 
 
-def kept(folder: Path, case: Case, version: str) -> Seen | None:
-    """A case's result for this version, if there is one."""
+def kept(folder: Path, case: Case, stamp: Stamp) -> Seen | None:
+    """A case's result for this version and machine, if there is one; what could not be run may be by now."""
     path = folder / f"{case.id}.json"
     if not path.exists():
         return None
     value = _read(path)
-    return _seen(value) if value["version"] == version else None
+    if (value["version"], value.get("hardware")) != (stamp.version, stamp.hardware):
+        return None
+    seen = _seen(value)
+    return None if seen.right is None else seen
 
 
 def join(

@@ -18,6 +18,9 @@ from stoker.ward.results import NOT_RUN, Seen, Stamp, keep, kept, unseen
 # Seconds that a verdict may take, and that the whole of a case may on top of it.
 BUDGET = 30.0
 _PATIENCE = 150.0
+# Seconds after which a doctor who was interrupted would not have come to a verdict either: where rounds are
+# made in short parts, the case would be begun again in each, and none after it.
+_ENOUGH = 3 * BUDGET
 # Seconds that must be left to begin another case: the longest of 22 on an H200 took 27, most 16 to 20.
 _LEAST = 28.0
 
@@ -31,15 +34,15 @@ def make_rounds(
     tell: Callable[[str], None],
     stop_after: float | None = None,
 ) -> list[Seen]:
-    """Show each case to the doctor, unless its result for this version is there already.
+    """Show each case to the doctor, unless its result for this version and machine is there already.
 
     What the seconds do not suffice for is not run: no case is begun shortly before their end, and the one
-    that is under way then leaves no result.
+    that is under way then leaves no result, unless it has had three times what a verdict may take.
     """
     end = float("inf") if stop_after is None else time.monotonic() + stop_after
     all_seen = []
     for case in cases:
-        seen = kept(folder, case, stamp.version)
+        seen = kept(folder, case, stamp)
         if seen is None:
             seen = _show_in_time(case, folder, renamed, end)
             if seen.reason != NOT_RUN:
@@ -62,17 +65,18 @@ def show(case: Case, *, renamed: bool = False, told: Path | None = None, patienc
     if reason is not None:
         return unseen(case, reason)
     began = time.monotonic()
+    seconds = min(_PATIENCE, patience)
     with prepared(case, renamed=renamed) as ready:
         command = ready.command("-m", "stoker", "doctor", "--json", "--budget", str(BUDGET))
         try:
             done = subprocess.run(
                 command, env=ready.env, cwd=ready.cwd, capture_output=True, text=True,
-                timeout=min(_PATIENCE, patience), check=False,
+                timeout=seconds, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            if patience < _PATIENCE:
+            if seconds < _ENOUGH:
                 return unseen(case, NOT_RUN)
-            return unseen(case, f"no verdict within {_PATIENCE:.0f} s", seconds=time.monotonic() - began)
+            return unseen(case, f"no verdict within {seconds:.0f} s", seconds=time.monotonic() - began)
     if told is not None:
         write_text(told, done.stdout or json.dumps({"stderr": done.stderr}) + "\n")
     if done.returncode:

@@ -11,7 +11,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -154,18 +155,19 @@ def measure(folder: Path, commit: str | None = None) -> Result:
         "transformer": (str(folder / "sentences.py"),),
     }
     budgets = {name: _diagnose(folder, words) for name, words in scripts.items()}
-    started = [
-        (name, batch, _start(folder, words, batch))
-        for name, words in scripts.items()
-        for batch in (round(_OWN * times) for times in _TIMES)
-    ]
     runs: list[dict[str, Any]] = []
     found: list[Untried] = []
-    for name, batch, process in started:
-        reserved, allocated = _last_line(process)
-        rows = compare(name, budgets[name], {batch: reserved})
-        found += rows
-        runs += [{**row.to_json(), "reserved": reserved, "allocated": allocated} for row in rows]
+    with ExitStack() as together:  # where one fails, the others are ended
+        started = [
+            (name, batch, together.enter_context(_run(folder, _probe(words, batch))))
+            for name, words in scripts.items()
+            for batch in (round(_OWN * times) for times in _TIMES)
+        ]
+        for name, batch, process in started:
+            reserved, allocated = json.loads(_output(process).splitlines()[-1])
+            rows = compare(name, budgets[name], {batch: reserved})
+            found += rows
+            runs += [{**row.to_json(), "reserved": reserved, "allocated": allocated} for row in rows]
     for name, vram in budgets.items():
         line = {
             key: vram[key] for key in ("ran", "fixed", "per_sample", "error", "context", "why", "by_batch")
@@ -210,21 +212,24 @@ def _gb(count: int) -> str:
 def _diagnose(folder: Path, words: Sequence[str]) -> Any:
     """The card's part of the budget, with sizes run in processes of their own."""
     asked = ("doctor", "--json", "--no-report", "--budget", str(_BUDGET), "--fits", "vram=1000GB")
-    command = [sys.executable, "-m", "stoker", *asked, *words, "--batch", str(_OWN)]
-    told = json.loads(_output(subprocess.Popen(command, cwd=folder, **_PIPES)))
-    return told["budget"]["vram"]
+    with _run(folder, ["-m", "stoker", *asked, *words, "--batch", str(_OWN)]) as process:
+        return json.loads(_output(process))["budget"]["vram"]
 
 
-def _start(folder: Path, words: Sequence[str], batch: int) -> "subprocess.Popen[str]":
+def _probe(words: Sequence[str], batch: int) -> list[str]:
     few = ("--batch", str(batch), "--patches", str(batch * _STEPS), "--epochs", "1")
-    return subprocess.Popen([sys.executable, "-c", _PROBE, *words, *few], cwd=folder, **_PIPES)
+    return ["-c", _PROBE, *words, *few]
 
 
-def _last_line(process: "subprocess.Popen[str]") -> Any:
-    return json.loads(_output(process).splitlines()[-1])
-
-
-_PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+@contextmanager
+def _run(folder: Path, words: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
+    """A Python that does not outlive the block."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *words], cwd=folder, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _output(process: "subprocess.Popen[str]") -> str:
