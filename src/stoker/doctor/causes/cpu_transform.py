@@ -1,7 +1,7 @@
 """Decoding or augmenting takes the CPU longer than the step."""
 
 from stoker.doctor.evidence import Evidence
-from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.finding import ALARM, KEEPS_UP, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
 
 ID = "cpu-transform"
@@ -16,9 +16,6 @@ CURES = (
 )
 # With more workers, what the loader takes of what it took: below this it is not the cores that it lacks.
 _GROWS = 0.75
-# Of what the model takes, what the loader may take by itself and surely not be what the loop waits for: the
-# loop waits for cores then, as with 0.8 of them in other hands, 4.6 ms a batch and a model of 28 ms.
-_KEEPS_UP = 0.5
 
 
 def judge(run: Evidence) -> Judgement:
@@ -34,7 +31,7 @@ def judge(run: Evidence) -> Judgement:
         )
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
-    if run.loader is not None and run.compute is not None and run.loader < _KEEPS_UP * run.compute:
+    if run.loader is not None and run.compute is not None and run.loader < KEEPS_UP * run.compute:
         return RuledOut(
             by=f"the loader by itself takes {duration(run.loader)} for a step's batches, the model "
             f"{duration(run.compute)}"

@@ -1,7 +1,7 @@
 """Batches are ready in the workers; getting them into the process that trains is what takes long."""
 
 from stoker.doctor.evidence import Evidence
-from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.finding import ALARM, KEEPS_UP, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
 
 ID = "handoff"
@@ -9,8 +9,6 @@ CURES = (
     Cure(change="collate", text="fewer and larger tensors in a batch: stack in the worker, not one by one"),
     Cure(change="feed", text="stoker.Feed with threads in place of worker processes"),
 )
-# Of what the model takes, what the loader may take by itself and surely not be what the loop waits for.
-_KEEPS_UP = 0.5
 
 
 def judge(run: Evidence) -> Judgement:
@@ -34,7 +32,7 @@ def judge(run: Evidence) -> Judgement:
     if handed < 0.3 * batch or idle < 0.3:
         return RuledOut(by=told)
     share = run.lost
-    if run.compute is not None and run.loader is not None and run.loader < _KEEPS_UP * run.compute:
+    if run.compute is not None and run.loader is not None and run.loader < KEEPS_UP * run.compute:
         # The loader keeps up, so the loop waits for what it does itself of handing over, and no longer.
         share = min(share, handed * run.batches / run.step)
     return Found(share=share, certainty=0.93, evidence=(told,))
