@@ -16,8 +16,13 @@ def write_page(bench: str, make: Callable[[Sequence[Result]], str], folder: Path
 def origin(result: Result) -> str:
     """One line on where a result comes from, linked to its file."""
     versions = ", ".join(f"{name} {value}" for name, value in result.versions.items())
-    commit = "an unknown commit" if result.commit is None else f"commit {result.commit[:12]}"
+    commit = "an unknown commit" if result.commit is None else f"commit {_shortened(result.commit)}"
     return f"[`{result.file_name}`]({result.file_name}), at {commit}; {versions}."
+
+
+def _shortened(commit: str) -> str:
+    """Of a hash, enough; where the parts of a long benchmark name their own, all of it."""
+    return commit if " " in commit else commit[:12]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
