@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.doctor.allocations import Allocations
 from stoker.doctor.budget import Budget, Ram, Vram, draw_budget, most_workers, ram_with
 from stoker.doctor.device import Allocator, Others, Overflow, SizePoint
 from stoker.doctor.evidence import Evidence, LoaderFacts
@@ -158,6 +159,39 @@ def test_whether_a_batch_fits_a_card_of_a_size() -> None:
     assert told.fits is False
     (told,) = answer(parse("vram=8GB"), budget)
     assert (told.fits, told.most) == (None, 56)
+
+
+def test_a_batch_is_judged_by_its_own_need() -> None:
+    """It ran with less than those around it are told to need, or with more: by them it would be wrong."""
+    forecast = CARD.forecast
+    assert forecast is not None
+    for peak, fits in ((7 * GB, True), (9 * GB, False)):
+        for batch in (50, 60):
+            ran = replace(forecast, ran=((batch, peak),), _told={})
+            vram = replace(CARD, forecast=ran, ran=(batch,))
+            (told,) = answer(parse(f"batch={batch},vram=8GB"), Budget(vram=vram, ram=Ram()))
+            assert told.fits is fits
+            assert told.most is not None
+            assert ("do not grow evenly" in told.text) == (fits != (batch <= told.most))
+
+
+def test_a_later_peak_than_that_of_the_first_steps_counts() -> None:
+    """A longer sample came in the 20th step: the most that was seen is the peak, and ranges reach as far."""
+    first = [
+        Allocations(samples=n, events=(GB, 100 * MB * n), streams={}, peak=GB + 100 * MB * n)
+        for n in (32, 16, 64)
+    ]
+    fresh = tuple(replace(run, peak=run.played) for run in first)
+    later = fresh[0].peak * 5 // 4
+    seen_later = seen(fresh=fresh, allocator=Allocator(retries=0, device_allocs=0.0, reserved_peak=later))
+    card = draw_budget(seen_later).vram
+    assert card.peak == later
+    assert card.by_batch[32] == (fresh[0].peak, fresh[0].peak, later)
+    assert card.by_batch[64].high == pytest.approx(fresh[2].peak * 1.25)
+    same = draw_budget(
+        replace(seen_later, allocator=Allocator(retries=0, device_allocs=0.0, reserved_peak=1))
+    )
+    assert same.vram.peak == fresh[0].peak
 
 
 def test_how_many_workers_fit() -> None:

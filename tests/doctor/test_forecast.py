@@ -199,8 +199,74 @@ def test_sizes_of_one_process_are_not_trusted_beyond_what_the_loop_had() -> None
     assert need.low < 1400 * MIB < 1400 * MIB * 1.16 < need.high
 
 
+def test_a_loop_that_lies_off_the_line_is_why_it_does_not_hold() -> None:
+    """By the same share that keeps it from holding."""
+    own = Allocations(samples=16, events=(), streams={}, peak=1200 * MIB)
+    told = foresee([(n, MIB * (200 + 50 * n)) for n in (8, 16, 32)], [own])
+    assert told.line.holds
+    assert told.why == "the loop's own peak is off the line by 16.7%"
+
+
+def compared(size: int) -> Allocations:
+    """40 MiB for each sample, and 1 MiB for each two of them, as logits of CLIP have it."""
+    sizes = 100 * MIB, 40 * size * MIB, size * size * MIB
+    return Allocations(samples=size, events=sizes, streams={}, peak=sum(sizes))
+
+
+def test_what_compares_samples_with_each_other_is_a_square_of_the_batch() -> None:
+    """By 16 to 64 a line tells 32 GiB for 256 where 74 are needed; a fourth size makes the square sure."""
+    three = foresee((), [compared(size) for size in (16, 32, 64)])
+    need = three.at(256)
+    assert need is not None
+    assert need.mid == compared(256).peak
+    assert (three.holds, three.error) == (False, None)
+    assert "square of the batch" in (three.why or "")
+    four = foresee((), [compared(size) for size in (8, 16, 32, 64)])
+    assert (four.holds, four.error, four.why) == (True, 0.0, None)
+
+
+def test_what_grows_neither_in_a_line_nor_in_a_square_is_not_sure() -> None:
+    """With the third power, say, which a square through three sizes misses at the fourth."""
+    runs = [
+        Allocations(samples=n, events=(100 * MIB, n**3 * 4096), streams={}, peak=100 * MIB + n**3 * 4096)
+        for n in (16, 32, 64, 128)
+    ]
+    told = foresee((), runs)
+    assert not told.holds
+    assert "neither in a line" in (told.why or "")
+
+
+def test_few_bytes_that_are_no_line_do_not_matter() -> None:
+    """Tables of a kernel that jump with the size, or a small matrix: 1% of the peak is what counts."""
+    runs = [replace(run_of(n), events=(*run_of(n).events, n * n * 4)) for n in (16, 32, 64)]
+    told = foresee((), [replace(run, peak=run.played) for run in runs])
+    assert (told.holds, told.why) == (True, None)
+
+
+def test_long_runs_are_played_by_the_nearest_sizes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range is by as many plays as there is time for, two at the least."""
+    played: list[tuple[int, int]] = []
+
+    def noted(one: Allocations, other: Allocations, *rest: Any) -> Allocations | None:
+        played.append((one.samples, other.samples))
+        return at_size(one, other, *rest)
+
+    monkeypatch.setattr("stoker.doctor.forecast.at_size", noted)
+    told = foresee((), [run_of(n) for n in (8, 16, 32, 64)])
+    played.clear()
+    assert told.at(48) is not None
+    assert len(played) == 18
+    played.clear()
+    monkeypatch.setattr("stoker.doctor.forecast._MOST_PLAYED", 1)
+    assert told.at(40) is not None
+    assert played == [(32, 64), (32, 64)]
+
+
 def test_entries_of_the_allocator_become_numbers() -> None:
-    """Frees are those of what lies at the address then; segments are the model's own affair."""
+    """Frees are those of what lies at the address then; segments are the model's own affair.
+
+    What was refused has no address.
+    """
     entries: list[dict[str, Any]] = [
         {"action": "segment_alloc", "addr": 1, "size": 2 * MIB, "stream": 7},
         {"action": "alloc", "addr": 1, "size": 100, "stream": 7},
@@ -210,6 +276,7 @@ def test_entries_of_the_allocator_become_numbers() -> None:
         {"action": "alloc", "addr": 1, "size": 300, "stream": 7},
         {"action": "segment_free", "addr": 5, "size": 2 * MIB, "stream": 7},
         {"action": "segment_free", "addr": 6, "size": 2 * MIB, "stream": 7},
+        {"action": "oom", "size": 9 * MIB, "stream": 7, "device_free": 0},
         {"action": "free_completed", "addr": 1, "size": 300, "stream": 7},
     ]
     assert as_numbers(entries) == ([100, 200, -1, 300, 0, -3], {2: 1})
@@ -238,11 +305,14 @@ class Runs:
     def __init__(self, always: int | None = None) -> None:
         self.always = always
         self.held: list[tuple[int, int] | None] = []
+        self.dies: tuple[int, ...] = ()
 
     def __call__(self, name: str, parts: Parts, seconds: float) -> Result:
         self.held.append(parts.batch)
         assert parts.peak_alone
         assert parts.batch is not None
+        if parts.batch[0] in self.dies:
+            return Result(outcome="crashed", reason="it died", seconds=1.0, messages=())
         run = run_of(self.always or parts.batch[0])
         body = {"samples": run.samples, "events": run.events, "streams": [], "peak": run.peak}
         told = Message(kind="allocations", body=body, at=1.0)
@@ -285,6 +355,26 @@ def test_a_batch_that_is_asked_for_is_run_last_where_others_have_told_that_it_fi
     too_large = replace(wish, batch=400)
     run_fresh_sizes(runs, "it", small, lambda: 60.0, lambda _: None, wish=too_large, each=5.0)
     assert runs.held[3:] == [(32, 2), (8, 2)]
+
+
+def test_a_size_that_fails_is_noted_and_the_others_are_run() -> None:
+    """Twice the size dies; half, four times and a quarter make up for it."""
+    runs = Runs()
+    runs.dies = (32,)
+    evidence, stretches = run_fresh_sizes(
+        runs, "it", found(run_of(16)), lambda: 60.0, lambda _: None, wish=Wish(is_asked=True), each=5.0
+    )
+    assert runs.held == [(32, 2), (8, 2), (64, 2)]
+    assert [run.samples for run in evidence.fresh] == [16, 8, 64]
+    assert len(stretches) == 3
+    assert evidence.missing == {"sizes in processes of their own": "with batches of 32: crashed, it died"}
+
+
+def test_a_batch_that_is_asked_for_is_not_run_first_where_room_is_unknown() -> None:
+    """After four times the script's own, and not at all where it is larger than that."""
+    unknown = replace(found(run_of(16)), others=None)
+    assert sizes_worth_running(unknown, Wish(is_asked=True, batch=40)) == (32, 8, 64, 4, 40)
+    assert sizes_worth_running(unknown, Wish(is_asked=True, batch=400)) == (32, 8, 64, 4)
 
 
 def test_sizes_that_may_not_fit_or_have_too_few_samples_are_not_run() -> None:

@@ -108,6 +108,11 @@ def test_all_is_asked_in_order_and_no_epoch_is_stretched(loop: Any) -> None:
 class FakeHistory:
     """Stands where torch's own account of its allocator would."""
 
+    stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
     def take(self, device: int) -> dict[str, Any]:
         return {"peak": 512 + device, "events": [512], "streams": []}
 
@@ -127,6 +132,14 @@ def test_a_run_for_its_peak_alone_ends_after_its_first_steps(loop: Any) -> None:
     )
     assert [kind for kind, _ in told] == ["first", "allocations", "finished"]
     assert epochs == [3]
+
+
+def test_recording_ends_also_where_no_batch_has_come(loop: Any) -> None:
+    """Of a loop without a loader nothing is told by size, and the rest of it is not to be recorded."""
+    history = FakeHistory()
+    told, _ = loop(nn.Linear(2, 1), None, history=history)
+    assert "allocations" not in [kind for kind, _ in told]
+    assert history.stopped == 1
 
 
 def test_a_loop_without_a_loader_is_asked_all_but_its_sizes(loop: Any) -> None:

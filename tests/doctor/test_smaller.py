@@ -23,6 +23,7 @@ class Runs:
 
     def __call__(self, name: str, parts: Parts, seconds: float) -> Result:
         assert parts.batch is not None
+        assert parts.warm_steps == Parts().warm_steps  # its first steps are compared with other runs'
         self.held.append((name, parts.batch))
         point = Message(kind="resized", body={"samples": parts.batch[0], "seconds": 1.0, "peak": 9}, at=1.0)
         ran = parts.batch[0] <= self.most

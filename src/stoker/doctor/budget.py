@@ -111,11 +111,12 @@ def _vram(run: Evidence) -> Vram:
     if free is not None and run.overflow is not None and run.overflow.allowed is not None:
         free = min(free, run.overflow.allowed)  # a script may be kept to a part of the card
     around = context or 0
-    peak = next((one.peak for one in run.fresh if one.samples == own), None)
-    if peak is None:
-        peak = next((peak for samples, peak in points if samples == own), None)
-    if peak is None and run.allocator is not None:
-        peak = run.allocator.reserved_peak
+    first = next((one.peak for one in run.fresh if one.samples == own), None)
+    later = None if run.allocator is None else run.allocator.reserved_peak
+    peak = first if first is not None else next((peak for samples, peak in points if samples == own), None)
+    if later is not None:  # the first steps are not the highest where samples differ in length
+        peak = later if peak is None else max(peak, later)
+    grown = 1.0 if not first or later is None else max(1.0, later / first)
     found = Vram(
         peak=None if peak is None else peak + around,
         context=context,
@@ -126,7 +127,7 @@ def _vram(run: Evidence) -> Vram:
     if not points and len(run.fresh) < 2:
         why = "no batch of another size was run" if peak else "no peak of the card's memory was measured"
         return replace(found, why=why)
-    forecast = foresee(points, run.fresh)
+    forecast = foresee(points, run.fresh, grown)
     line = forecast.line
     if line.fixed is None or line.per_sample is None:
         return replace(found, asks=line.asks, why=line.why)
@@ -152,17 +153,21 @@ def vram_for(vram: Vram, batch: int) -> Need | None:
 
 
 def largest_batch(vram: Vram, room: int) -> int | None:
-    """The largest batch that so much memory has room for, a twentieth kept free; None without a forecast."""
+    """The largest batch that so much memory has room for; None without a forecast.
+
+    As if needs only grew with the batch: what is played goes up and down a little, so a single batch is
+    better judged by its own need (`is_too_much`).
+    """
     if vram.per_sample is None or vram.per_sample <= 0 or vram_for(vram, 2) is None:
         return None
-
-    def is_too_much(batch: int) -> bool:
-        need = vram_for(vram, batch)
-        return need is None or max(need.high, round(need.mid / (1 - _HEADROOM))) > room
-
     # Twice what the line has room for: what is played may grow slower than it.
     most = 2 * room // vram.per_sample + 1
-    return bisect_left(range(1, most), True, key=is_too_much)
+    return bisect_left(range(1, most), True, key=lambda batch: is_too_much(vram_for(vram, batch), room))
+
+
+def is_too_much(need: Need | None, room: int) -> bool:
+    """Whether it may take more than so much memory, a twentieth of it kept free; what is not told may."""
+    return need is None or max(need.high, round(need.mid / (1 - _HEADROOM))) > room
 
 
 def _by_batch(vram: Vram, own: int | None) -> dict[int, Need]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from stoker.doctor.allocations import Allocations
+from stoker.doctor.allocations import MOST_EVENTS, Allocations
 from stoker.doctor.device import (
     Allocator,
     Card,
@@ -54,7 +54,7 @@ def read_sizes_that_ran(messages: Sequence[Message]) -> tuple[SizePoint, ...]:
 
 
 def read_fresh(messages: Sequence[Message]) -> tuple[Allocations, ...]:
-    """The first steps of a process, before anything was changed in it."""
+    """The first steps of a process, before anything was changed in it; none where no peak was read."""
     return tuple(
         Allocations(
             samples=one["samples"],
@@ -63,13 +63,14 @@ def read_fresh(messages: Sequence[Message]) -> tuple[Allocations, ...]:
             peak=one["peak"],
         )
         for one in _all(messages, "allocations")
+        if one["peak"] is not None
     )
 
 
 def context_bytes(messages: Sequence[Message], others: Others | None) -> int | None:
     """Bytes of the card that the process holds beside torch's allocator: its context, and libraries' own."""
     about = next((message.body for message in messages if message.kind == "device"), None)
-    if about is None or others is None or others.bytes is None:
+    if about is None or about["reserved"] is None or others is None or others.bytes is None:
         return None
     return max(0, int(about["used"]) - int(about["reserved"]) - others.bytes)
 
@@ -77,8 +78,12 @@ def context_bytes(messages: Sequence[Message], others: Others | None) -> int | N
 def missing_of(messages: Sequence[Message]) -> dict[str, str]:
     """What could not be held, and why."""
     told = {message.kind: message.body for message in messages}
-    names = {"untraced": "trace", "unresized": "resize"}
-    return {name: str(told[kind]["why"]) for kind, name in names.items() if kind in told}
+    names = {"untraced": "trace", "unresized": "resize", "allocations": "allocations", "device": "context"}
+    found = {name: told[kind].get("why") for kind, name in names.items() if kind in told}
+    events = len(told.get("allocations", {}).get("events", ()))
+    if events > MOST_EVENTS:
+        found["allocations"] = f"{events} in the first steps are not played, more than {MOST_EVENTS}"
+    return {name: str(why) for name, why in found.items() if why is not None}
 
 
 def _all(messages: Sequence[Message], kind: str) -> list[Mapping[str, Any]]:

@@ -74,7 +74,7 @@ class Diagnosis:
     def planned(self, home: Path, *, steps: int | None = None) -> "Diagnosis":
         """With its plan and its budget, by the scores kept in a `.stoker`; for a run of so many steps."""
         run, errors = self.evidence, errors_of(read_scores(home / CALIBRATION))
-        budget = draw_budget(run)
+        budget = draw_budget(run) if self.budget is None else self.budget
         plan = draw_up(self.verdict, run, budget, errors=errors, steps=steps)
         return replace(self, plan=plan, budget=budget)
 
@@ -145,7 +145,7 @@ def examine(
     tell("observing the loop, then with held batches, then its loader alone")
     first = _FIRST_WITH_GPU if cards else _FIRST
     parts = Parts(device=True, observe_seconds=min(Parts.observe_seconds, budget * _OBSERVED))
-    result = _hold(command, folder, name, parts, budget * first)
+    result = _hold(command, folder, name, parts, max(LEAST_SECONDS, budget * first))
     world = next((one.body["world"] for one in result.messages if one.kind == "ranks"), 1)
     if world > 1:
         own = folder / run_of_ranks(name)
@@ -194,7 +194,7 @@ def examine_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"observing {ranks} ranks, then with held batches, then their loaders alone")
     hold = partial(_hold, command, folder, ranks=ranks)
-    result = hold(name, Parts(), budget * _FIRST)
+    result = hold(name, Parts(), max(LEAST_SECONDS, budget * _FIRST))
     evidence, record = _read_ranks(command, result, folder / name, ranks, host, {})
     more = try_workers(hold, folder, name, evidence, budget - (time.monotonic() - began), tell)
     if more:
@@ -292,7 +292,7 @@ def _hold(
         command=tuple(command),
         hook=_HOOK,
         argument={**as_argument(folder, name, parts), "ranks": ranks},
-        limits=Limits(seconds=max(LEAST_SECONDS, seconds)),
+        limits=Limits(seconds=seconds),
         guards=Guards(ram_headroom_bytes=_headroom()),
         writable=(folder,),
         ranks=ranks,

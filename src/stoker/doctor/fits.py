@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stoker.doctor.budget import Budget, largest_batch, most_workers, ram_with, vram_for
+from stoker.doctor.budget import Budget, is_too_much, largest_batch, most_workers, ram_with, vram_for
 from stoker.errors import UsageError
 from stoker.facts.words import size
 
@@ -89,13 +89,16 @@ def _of_card(question: Question, budget: Budget) -> Answer:
     if question.batch is None or need is None or room is None:
         text = f"the largest batch for {into} is {most}{unsure}"
         return Answer(asked=f"batch in {into}", fits=None, need=None, room=room, most=most, text=text)
-    fits = question.batch <= most
+    fits = not is_too_much(need, room)
     told = f"needs {size(need.mid)} ({size(need.low)} to {size(need.high)})"
     if question.batch in vram.ran:
         told = f"has run with {size(need.mid)}"
+    largest = f"the largest that does is {most}"
+    if fits != (question.batch <= most):
+        largest = f"needs do not grow evenly, and by those around it the largest that fits is {most}"
     text = (
         f"a batch of {question.batch} {told}: it {'fits' if fits else 'does not fit'} {into}; "
-        f"the largest that does is {most}{unsure}"
+        f"{largest}{unsure}"
     )
     asked = f"batch {question.batch} in {into}"
     return Answer(asked=asked, fits=fits, need=need.mid, room=room, most=most, text=text)

@@ -1,11 +1,11 @@
 """The card's memory at any size of batch, with a range: what a process of its own would take. Pure.
 
 Best by runs of other sizes: their allocations are scaled and played through a model of torch's allocator
-(`allocations.py`, `segments.py`), and that is checked at a size that ran. Tensors are then known to the byte;
-workspaces are not, since libraries choose kernels by the size, and which of two is chosen can move a peak by
-15% (a 3D U-Net on an H200). So a size is played with its workspaces as lines and as those of each run, and
-all that comes out is the range. Of 32 sizes of three networks on an H200, each told from three others, 29
-were in it; the 3 were smaller than all that had run.
+(`allocations.py`, `segments.py`), and that is checked at a size that ran. Tensors that grow in a line, or in
+a square by three sizes, are then known to the byte; workspaces are not, since libraries choose kernels by the
+size, and which of two is chosen can move a peak by 15% (a 3D U-Net on an H200). So a size is played with its
+workspaces as lines and as those of each run, and all that comes out is the range. Of 32 sizes of three
+networks on an H200, each told from three others, 29 were in it; the 3 were smaller than all that had run.
 
 Where allocations were not recorded, do not match, or the model does not reserve what torch did, a line
 through peaks is what is left (`peaks.py`).
@@ -13,17 +13,17 @@ through peaks is what is left (`peaks.py`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-from stoker.doctor.allocations import Allocations, at_size
+from stoker.doctor.allocations import FAITHFUL, MOST_EVENTS, Allocations, at_size, bends, do_match
 from stoker.doctor.peaks import CLOSE, Line, Point, fit, off_by
 
 # By how much a range is wider than what came out, and a line's where no size has checked it, as shares.
 _WIDER, _UNCHECKED = 0.02, 0.10
-# Longer runs are not played: at 2 us an event and 9 plays a size it would take seconds.
-_MOST_EVENTS = 40_000
+# Events played for a size, 0.3 s at 5 us an event: about 20 sizes are told. But never less than two plays.
+_MOST_PLAYED, _LEAST_PLAYS = 60_000, 2
 
 
 class Need(NamedTuple):
@@ -38,8 +38,9 @@ class Need(NamedTuple):
 class Forecast:
     """What predictions rest on: `runs` to play, or else `line`, both without the context.
 
-    `ran` are real peaks of processes of their own. `error` is by how much a size that ran was missed by what
-    was told without it, `spread` a share for the range.
+    `ran` are real peaks of processes of their own, in their first steps; `grown` is the loop's later peak, as
+    so many times its first. `error` is by how much a size that ran was missed by what was told without it,
+    `spread` a share for the range, `bent` why tensors that grow faster than in a line are not sure.
     """
 
     line: Line
@@ -47,18 +48,25 @@ class Forecast:
     ran: tuple[Point, ...] = ()
     error: float | None = None
     spread: float = _WIDER
+    grown: float = 1.0
+    bent: str | None = None
     _told: dict[int, Need | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def holds(self) -> bool:
         """Whether it was checked, and was close."""
-        return self.error is not None and self.error <= CLOSE
+        return self.bent is None and self.error is not None and self.error <= CLOSE
 
     @property
     def why(self) -> str | None:
         """What is lacking before it may be trusted."""
+        if self.bent is not None:
+            return self.bent
         if not self.runs:
-            return self.line.why
+            if self.line.why is not None or self.holds or self.error is None:
+                return self.line.why
+            whose = "the loop's own peak" if len(self.ran) == 1 else "a peak of a process of its own"
+            return f"{whose} is off the line by {self.error:.1%}"
         if self.error is None:
             return "it was checked at no third size"
         return None if self.holds else f"a size that ran was missed by {self.error:.1%}"
@@ -66,7 +74,8 @@ class Forecast:
     def at(self, samples: int) -> Need | None:
         """Bytes for a batch of so many samples; None without two sizes."""
         if samples not in self._told:
-            self._told[samples] = self._foretell(samples)
+            need = self._foretell(samples)
+            self._told[samples] = need and need._replace(high=round(need.high * self.grown))
         return self._told[samples]
 
     def _foretell(self, samples: int) -> Need | None:
@@ -82,35 +91,47 @@ class Forecast:
         return Need(max(0, mid - off), mid, mid + off)
 
 
-def foresee(resized: Sequence[Point], fresh: Sequence[Allocations]) -> Forecast:
+def foresee(resized: Sequence[Point], fresh: Sequence[Allocations], grown: float = 1.0) -> Forecast:
     """By peaks of sizes that followed each other in one process, and runs in processes of their own."""
     ran = tuple((run.samples, run.peak) for run in fresh)
     runs = _alike(fresh)
     if len(runs) > 1:
-        missed = []
-        for run in runs[1:-1]:
+        missed, bent = [], _bent(runs)
+        # Two of three sizes see no square: leaving out the third would check another prediction.
+        for run in runs[1:-1] if bent is None or len(runs) > 3 else ():
             told = _played([one for one in runs if one is not run], run.samples)
             missed += [] if told is None else [abs(told.mid - run.peak) / run.peak]
-        return Forecast(line=fit(ran), runs=runs, ran=ran, error=max(missed, default=None))
+        error = max(missed, default=None)
+        return Forecast(line=fit(ran), runs=runs, ran=ran, error=error, grown=grown, bent=bent)
     line = fit(ran)
     if not line.holds and len(resized) > len(ran):
         line = fit(resized)
     if line.fixed is None or line.per_sample is None:
-        return Forecast(line=line, ran=ran)
+        return Forecast(line=line, ran=ran, grown=grown)
     misses = [abs(line.fixed + line.per_sample * size - peak) / peak for size, peak in ran if size > 1]
     error = None if line.error is None else max([line.error, *misses])
     spread = max([_UNCHECKED if line.error is None else max(_WIDER, line.error), *misses])
-    return Forecast(line=line, ran=ran, error=error, spread=spread)
+    return Forecast(line=line, ran=ran, error=error, spread=spread, grown=grown)
+
+
+def _bent(runs: Sequence[Allocations]) -> str | None:
+    """Why tensors that are no line keep predictions from being sure; None where few, or checked."""
+    found, few = bends(runs), FAITHFUL * runs[-1].peak
+    if found.others > few:
+        return "tensors grow neither in a line with the batch nor in a square"
+    if found.squares > few and len(runs) == 3:
+        return "tensors grow with the square of the batch, which was checked at no fourth size"
+    return None
 
 
 def _alike(fresh: Sequence[Allocations]) -> tuple[Allocations, ...]:
     """Runs that can be played, the longest row of those that make the same allocations; by size."""
     playable = [
-        run for run in fresh if run.samples > 1 and len(run.events) <= _MOST_EVENTS and run.is_faithful
+        run for run in fresh if run.samples > 1 and len(run.events) <= MOST_EVENTS and run.is_faithful
     ]
     rows: list[list[Allocations]] = []
     for run in sorted(playable, key=lambda one: one.samples):
-        row = next((row for row in rows if at_size(row[0], run, run.samples) is not None), None)
+        row = next((row for row in rows if do_match(row[0], run)), None)
         if row is None:
             rows.append([run])
         else:
@@ -121,15 +142,27 @@ def _alike(fresh: Sequence[Allocations]) -> tuple[Allocations, ...]:
 
 
 def _played(runs: Sequence[Allocations], samples: int) -> Need | None:
-    """The middle one by the two runs around the size, or the two next to it; the range by any two of them."""
+    """The middle one by the two runs around the size, or the two next to it; the range by any two of them.
+
+    Of long runs not all: those by the nearest come first, and as many are played as there is time for.
+    """
     if len(runs) < 2:
         return None
-    above = sum(run.samples <= samples for run in runs)
-    nearest = list(pairwise(runs))[min(max(above - 1, 0), len(runs) - 2)]
-    peaks: dict[tuple[int, int], list[int]] = {}
-    for one, other in combinations(runs, 2):
-        plays = [at_size(one, other, samples, like) for like in (None, one, other)]
-        peaks[one.samples, other.samples] = [play.played for play in plays if play is not None]
-    every = [peak for some in peaks.values() for peak in some]
-    mid = round(median(peaks[nearest[0].samples, nearest[1].samples]))
-    return Need(round(min(every) * (1 - _WIDER)), mid, round(max(every) * (1 + _WIDER)))
+    around = min(max(sum(run.samples <= samples for run in runs) - 1, 0), len(runs) - 2)
+    near = sorted(runs, key=lambda run: abs(run.samples - samples))
+    nearest = runs[around], runs[around + 1]
+    pairs = [nearest, *(pair for pair in combinations(near, 2) if not _is_same(pair, nearest))]
+    most = max(_LEAST_PLAYS, _MOST_PLAYED // max(1, *(len(run.events) for run in runs)))
+    peaks = []
+    for one, other, like in [(*pair, like) for pair in pairs for like in (None, *pair)][:most]:
+        third = next((run for run in near if run is not one and run is not other), None)
+        play = at_size(one, other, samples, like, third)
+        peaks += [] if play is None else [play.played]
+    if not peaks:
+        return None
+    mid = round(median(peaks[:3]))
+    return Need(round(min(peaks) * (1 - _WIDER)), mid, round(max(peaks) * (1 + _WIDER)))
+
+
+def _is_same(one: tuple[Allocations, ...], other: tuple[Allocations, ...]) -> bool:
+    return {run.samples for run in one} == {run.samples for run in other}

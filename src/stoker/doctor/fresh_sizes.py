@@ -43,8 +43,11 @@ def sizes_worth_running(found: Evidence, wish: Wish) -> tuple[int, ...]:
         return ()
     room = _room(found)
     most = _samples(found)
-    wanted = [wish.batch] if wish.batch is not None else []
-    wanted += [round(own.samples * times) for times in _TIMES]
+    wanted = [round(own.samples * times) for times in _TIMES]
+    if wish.batch is not None and room is not None:
+        wanted.insert(0, wish.batch)
+    elif wish.batch is not None and wish.batch <= max(wanted):
+        wanted.append(wish.batch)  # how much is free is not known: after sizes that are as large
     return tuple(
         size
         for size in dict.fromkeys(wanted)
@@ -68,10 +71,11 @@ def run_fresh_sizes(
     """The evidence with more sizes, until predictions by them hold; each takes about so many seconds."""
     runs = list(found.fresh)
     stretches: list[Stretch] = []
+    failed: list[str] = []
     for size in _in_turn(found, runs, wish):
         if left() < _MARGIN * each:
-            why = f"the budget was used up before a batch of {size} was run in a process of its own"
-            return _with(found, runs, why), tuple(stretches)
+            failed.append(f"the budget was used up before a batch of {size} was run in a process of its own")
+            break
         tell(f"the card's memory with batches of {size}")
         workers = (None if found.drawn is None else found.drawn.workers) or 0
         result = hold(f"{name}-fresh{size}", replace(_FIRST_STEPS, batch=(size, workers)), left())
@@ -84,9 +88,12 @@ def run_fresh_sizes(
         ran = read_fresh(result.messages)
         if [run.samples for run in ran] != [size]:
             words = f"it made batches of {ran[0].samples}" if ran else f"{result.outcome}, {result.reason}"
-            return _with(found, runs, f"with batches of {size}: {words}"), tuple(stretches)
+            failed.append(f"with batches of {size}: {words}")
+            if ran and ran[0].samples == found.fresh[0].samples:
+                break  # it makes batches of its own, whatever is put over its loaders
+            continue
         runs += ran
-    return _with(found, runs, None), tuple(stretches)
+    return _with(found, runs, "; ".join(failed) or None), tuple(stretches)
 
 
 def _in_turn(found: Evidence, runs: Sequence[Allocations], wish: Wish) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from stoker.doctor.device_evidence import read_fresh, read_sizes_that_ran
+from stoker.doctor.device_evidence import missing_of, read_fresh, read_sizes_that_ran
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.trial import Parts
 from stoker.scratch import Result
@@ -13,7 +13,7 @@ from stoker.scratch import Result
 _PARTS_OF_IT = (4, 16, 64)
 _LEAST_SECONDS = 8.0
 _SIZES_ALONE = Parts(
-    warm_steps=1,
+    warm_steps=Parts.warm_steps,  # an optimizer's state lies beside activations from the second on
     observe_steps=1,
     observe_seconds=0.0,
     observe_most=6.0,
@@ -52,7 +52,8 @@ def run_smaller(
         result = hold(f"{name}-batch{batch}", parts, left())
         points = read_sizes_that_ran(result.messages)
         if points:
-            return replace(found, resized=points, fresh=read_fresh(result.messages))
+            missing = {**found.missing, **missing_of(result.messages)}
+            return replace(found, resized=points, fresh=read_fresh(result.messages), missing=missing)
     return _without(found, f"{_died(tried)}no smaller one is left to try")
 
 

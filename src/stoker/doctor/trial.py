@@ -294,8 +294,11 @@ class Trial:
 
     def _tell_history(self) -> None:
         device = self._session.observer.device
-        if device is not None and self._history is not None and self._samples:
-            self._child.report("allocations", samples=self._samples, **self._history.take(device.index))
+        if self._history is not None:
+            if device is not None and self._samples:
+                self._child.report("allocations", samples=self._samples, **self._history.take(device.index))
+            else:
+                self._history.stop()
         if self._parts.peak_alone:
             self._finish()
 

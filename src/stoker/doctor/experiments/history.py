@@ -10,34 +10,61 @@ _MOST_EVENTS = 200_000
 
 
 class History:
-    """Begins when the script first uses CUDA, without a stack for any event; ends when it is taken.
+    """Begins when the script first uses CUDA, without a stack for any event; ends when taken or stopped.
 
-    torch says that an event costs 2 us with its Python stack, which is left out here.
+    torch says that an event costs 2 us with its Python stack, which is left out here. The calls are private
+    parts of torch, made inside the script's own: whatever they raise is told as `why`, and harms nobody.
     """
 
     def __init__(self) -> None:
         self._why: str | None = "CUDA was not started"
-        torch.cuda._lazy_call(self._begin)
+        self._is_on = self._is_over = False
+        try:
+            torch.cuda._lazy_call(self._begin)
+        except Exception as error:  # noqa: BLE001  it is told, and the script goes on
+            self._why = _words(error)
 
     def _begin(self) -> None:
-        """It runs inside the script's own first use of CUDA, which must not fail for it."""
+        """It runs inside the script's own first use of CUDA, which may come after all is over."""
+        if self._is_over:
+            return
         try:
             torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
-            self._why = None
-        except RuntimeError as error:  # another allocator than torch's own keeps no history
-            self._why = str(error)
+            self._is_on, self._why = True, None
+        except Exception as error:  # noqa: BLE001  another allocator than torch's own keeps no history
+            self._why = _words(error)
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._is_over = True
+        if not self._is_on:
+            return
+        self._is_on = False
+        try:
+            torch.cuda.memory._record_memory_history(None)
+        except Exception as error:  # noqa: BLE001
+            self._why = _words(error)
 
     def take(self, device: int) -> dict[str, Any]:
-        """Events as `Allocations` has them, and the most that was reserved; no events, and why, else."""
-        told: dict[str, Any] = {"peak": torch.cuda.max_memory_reserved(device), "events": [], "streams": []}
-        if self._why is not None:
-            return {**told, "why": self._why}
-        entries = torch.cuda.memory._snapshot(device)["device_traces"][device]
-        torch.cuda.memory._record_memory_history(None)
-        if len(entries) >= _MOST_EVENTS:
-            return {**told, "why": f"more than {_MOST_EVENTS} allocations and frees in the first steps"}
-        events, streams = as_numbers(entries)
-        return {**told, "events": events, "streams": sorted(streams.items())}
+        """Events as `Allocations` has them, and the most that was reserved; what is lacking, with `why`."""
+        told: dict[str, Any] = {"peak": None, "events": [], "streams": []}
+        try:
+            told["peak"] = torch.cuda.max_memory_reserved(device) or None  # 0: nothing was counted
+            if self._why is None:
+                entries = torch.cuda.memory._snapshot(device)["device_traces"][device]
+                if len(entries) < _MOST_EVENTS:
+                    events, streams = as_numbers(entries)
+                    told |= {"events": events, "streams": sorted(streams.items())}
+                else:
+                    self._why = f"more than {_MOST_EVENTS} allocations and frees in the first steps"
+        except Exception as error:  # noqa: BLE001
+            self._why = _words(error)
+        self.stop()
+        return told if self._why is None else {**told, "why": self._why}
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def as_numbers(entries: Sequence[Mapping[str, Any]]) -> tuple[list[int], dict[int, int]]:
@@ -45,10 +72,10 @@ def as_numbers(entries: Sequence[Mapping[str, Any]]) -> tuple[list[int], dict[in
     events: list[int] = []
     streams: dict[int, int] = {}
     known: dict[int, int] = {}  # a stream's handle to its number
-    held: dict[int, int] = {}  # an address to the number of what lies there
+    held: dict[int | None, int] = {}  # an address to the number of what lies there
     made = 0
     for entry in entries:
-        action, address = entry["action"], entry["addr"]
+        action, address = entry["action"], entry.get("addr")  # a refused allocation has none
         if action == "alloc":
             made += 1
             held[address] = made

@@ -84,7 +84,13 @@ def about_device(device: int) -> dict[str, Any]:
     }
 
 
-def held_there(device: int) -> dict[str, int]:
-    """Bytes in use on the card, by whomever, and those that torch's allocator has reserved of them."""
+def held_there(device: int) -> dict[str, Any]:
+    """Bytes in use on the card, by whomever, and those that torch's allocator has reserved of them.
+
+    None of the latter, and why, with another allocator, which counts nothing.
+    """
     free, total = torch.cuda.mem_get_info(device)
-    return {"used": total - free, "reserved": torch.cuda.memory_reserved(device)}
+    try:
+        return {"used": total - free, "reserved": torch.cuda.memory_reserved(device)}
+    except RuntimeError as error:
+        return {"used": total - free, "reserved": None, "why": str(error).splitlines()[0]}
