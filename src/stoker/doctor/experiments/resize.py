@@ -60,6 +60,7 @@ class Resized(Condition):
     def __init__(self, held: Held, samples: int, tell: Tell, device: int | None) -> None:
         self.samples, self.peak = samples, 0
         self._tell, self._device = tell, device
+        self._is_counted = False
         self.held = Held()
         for _ in range(RING):
             self.held.keep(resized(held.next(), samples))
@@ -68,11 +69,15 @@ class Resized(Condition):
         """What an earlier size left reserved is none of this one's."""
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self._device)
+            try:
+                torch.cuda.reset_peak_memory_stats(self._device)
+                self._is_counted = True
+            except RuntimeError:  # another allocator counts nothing: the point has no peak
+                self._is_counted = False
 
     def tell(self, seconds: float, steps: int) -> None:
         """Tell the point."""
-        peak = torch.cuda.max_memory_reserved(self._device) if torch.cuda.is_initialized() else None
+        peak = torch.cuda.max_memory_reserved(self._device) if self._is_counted else None
         self.peak = peak or 0
         self._tell("resized", samples=self.samples, seconds=seconds, peak=peak)
 
