@@ -67,12 +67,13 @@ ram
     the best number of workers. The limit is a copy of pinned memory of the same size.
 window
     The same rows under a step that multiplies matrices for 0.6 ms and reads the whole batch; half of them fit
-    the VRAM that is allowed. `window_ratio` is its rate over that of a feed with all of them in VRAM.
+    the VRAM that is allowed. `window_ratio` is its rate over that of a feed with all of them in VRAM. Before
+    each turn the card is made as hot as a training makes it.
 images
     The pictures of the CPU's part, onto the device: read by a feed as files and decoded there by nvJPEG a
-    batch of 256 at a time (`images_gpu_s`), or by the CPU's threads (`_cpu`). Peers are DataLoaders with 15
-    workers that decode by Pillow, and by torchvision on the CPU. The limit is nvJPEG, by the batch, over
-    files in memory, nothing scaled.
+    batch of 256 at a time (`images_gpu_s`), or by the CPU's threads (`_cpu`). Peers are DataLoaders with
+    a worker for each core but one that decode by Pillow, and by torchvision on the CPU. The limit is nvJPEG,
+    by the batch, over files in memory, nothing scaled.
 """
 
 import tempfile
