@@ -1,6 +1,8 @@
 """Samples side by side in one memory: what goes in comes out, whole, and is the caller's own."""
 
+import sys
 from collections import namedtuple
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -150,6 +152,29 @@ def test_what_is_held_is_known() -> None:
     theirs.put(np.array([199_999]), source.read(np.array([199_999])))
     assert mine.complete
     assert theirs.complete
+
+
+def test_complete_means_all_while_another_fills() -> None:
+    """A flag that is set between two looks at it says nothing of those behind it."""
+    source = Numbered(20_000, numbers=1)
+    rows = rows_of(source)
+    flags = rows.opened()[1]
+
+    def fill() -> None:
+        for number in range(len(flags)):
+            flags[number] = 1
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        filler = Thread(target=fill)
+        filler.start()
+        while not rows.complete:
+            pass
+        assert flags.all()
+    finally:
+        sys.setswitchinterval(usual)
+        filler.join()
 
 
 @given(st.lists(st.lists(st.integers(0, 14), max_size=6), max_size=8))

@@ -128,9 +128,10 @@ class Rows:
         """Whether all samples are held. Every flag is looked at once, and the first absent one each time."""
         _, flags = self.opened()
         while self._first_absent < len(flags):
-            part = flags[self._first_absent : self._first_absent + _STRIDE]
-            absent = int(part.argmin())
-            if part[absent] == 0:
+            # Of a copy: another process sets flags meanwhile, also the one that was found not to be set.
+            part = flags[self._first_absent : self._first_absent + _STRIDE].tobytes()
+            absent = part.find(0)
+            if absent >= 0:
                 self._first_absent += absent
                 return False
             self._first_absent += len(part)
