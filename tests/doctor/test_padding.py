@@ -2,7 +2,7 @@
 
 import torch
 
-from stoker.doctor.padding import share_of_padding
+from stoker.doctor.padding import read_padding, share_of_padding
 
 
 def tokens(lengths: list[int], longest: int) -> torch.Tensor:
@@ -26,3 +26,11 @@ def test_masks_targets_and_images_tell_nothing() -> None:
     """Two values, one dimension, or fractions."""
     mask = (tokens([16, 8, 4, 4], 16) > 0).long()
     assert share_of_padding([[mask, torch.arange(4), torch.zeros(4, 16), "text"]]) is None
+
+
+def test_held_batches_tell_more_than_what_the_model_was_called_with() -> None:
+    """Which is all there is where no loader is drawn from."""
+    called = {"observed": {"padding": [0.25, 0.75]}}
+    assert read_padding(called) == 0.5
+    assert read_padding(called | {"batch": {"padding": 0.1}}) == 0.1
+    assert read_padding({"observed": {"padding": []}}) is None

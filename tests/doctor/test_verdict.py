@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from stoker.doctor.causes import ALL
+from stoker.doctor.causes import ALL, loop_stall
 from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.finding import Found
 from stoker.doctor.verdict import Verdict, reach
 
 HOST = {"cpus": 8, "usable_cores": 8.0, "quota_cores": None, "cpuset_cores": 8}
@@ -97,6 +98,67 @@ GROWS: dict[str, Any] = {
                 loader_with=(4, 0.024),
             ),
             "handoff",
+        ),
+        # Two tensors wait for workers that fetch the next rows one by one; or workers wait for the hand-over.
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0032, cpu=0.0032, handoff=0.002),
+                loader=0.0025,
+                step=0.0035,
+                compute=0.0005,
+            ),
+            "per-sample-overhead",
+        ),
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0032, cpu=0.0032, handoff=0.004),
+                loader=0.0042,
+                step=0.0045,
+                compute=0.0005,
+            ),
+            "handoff",
+        ),
+        # One worker that is hardly idle: it has 20 tensors to hand over, which takes longer than making them.
+        (
+            waiting(
+                making=making(read=0.0013, transform=0.0075, cpu=0.0073, handoff=0.0124),
+                drawn=LoaderFacts(name="DataLoader", workers=1, batch_size=32),
+                shares={"wait": 0.84, "other": 0.0},
+                step=0.0143,
+                loader=0.0121,
+                compute=0.0007,
+                loader_with=(2, 0.0087),
+            ),
+            "handoff",
+        ),
+        # Spectra by one worker: another core is idle, and a second worker would nearly halve the time.
+        (
+            waiting(
+                making=CPU,
+                drawn=LoaderFacts(name="DataLoader", workers=1, batch_size=32),
+                shares={"wait": 0.84, "other": 0.0},
+                step=0.0153,
+                loader=0.0149,
+                compute=0.001,
+                loader_with=(2, 0.0108),
+            ),
+            "too-few-workers",
+        ),
+        # Saves take half of the time, and are slow beside workers that fill the cores: without transforms a
+        # step would take 10.7 ms, without saves the loader's 16.4.
+        (
+            waiting(
+                making=CPU,
+                shares={"wait": 0.25, "other": 0.55},
+                step=0.0243,
+                loader=0.0164,
+                compute=0.0107,
+                loader_with=(4, 0.0174),
+                stalls=0.52,
+                stall_every=5,
+                cores=7.6,
+            ),
+            "cpu-transform",
         ),
         (
             waiting(startup=0.7, drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, epochs=5)),
@@ -206,3 +268,23 @@ def test_the_json_has_what_others_rely_on() -> None:
     assert 0 < told["verdict"]["share"] <= 1
     assert {"cause", "by"} == set(told["eliminated"][0])
     assert set(told["ceilings"]) == {"compute", "loader"}
+
+
+def test_workers_that_fill_the_cores_cost_what_held_batches_save() -> None:
+    """The loop computes slower beside them; not where cores are free, and not by workers that start up."""
+    shares = {"wait": 0.3, "other": 0.0}
+    assert waiting(shares=shares, cores=7.6).lost == pytest.approx(0.75)
+    assert waiting(shares=shares, cores=4.0).lost == pytest.approx(0.3)
+    assert waiting(shares=shares, cores=7.6, startup=0.15).lost == pytest.approx(0.15)
+    assert waiting(shares={"wait": 0.05}, cores=7.6).lost == pytest.approx(0.05)
+
+
+def test_a_stall_costs_no_more_than_the_loader_leaves() -> None:
+    """Workers make batches meanwhile; a loop that waits for none, or makes its own, has lost all of it."""
+    stalling = waiting(shares={"wait": 0.2, "other": 0.6}, compute=0.03, stalls=0.55, loader=0.03)
+    alone = replace(stalling, drawn=LoaderFacts(name="DataLoader", workers=0, batch_size=32))
+    runs = (stalling, replace(stalling, loader=0.039), replace(stalling, compute=0.04), alone)
+    for run, share in zip(runs, (0.25, 0.1, 0.55, 0.55), strict=True):
+        judged = loop_stall.judge(run)
+        assert isinstance(judged, Found)
+        assert judged.share == pytest.approx(share)

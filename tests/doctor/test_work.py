@@ -59,3 +59,14 @@ def test_no_hook_is_left(looks: Work) -> None:
     looks.stop()
     looks.stepped()
     assert len(_global_forward_pre_hooks) == before
+
+
+def test_padding_is_told_of_tokens_and_of_nothing_else(looks: Work) -> None:
+    """Half of these are what follows an end."""
+    tokens = torch.arange(1, 65).reshape(4, 16)
+    tokens[:, 8:] = 0
+    looks.stepped()
+    nn.Embedding(65, 2)(tokens)
+    looks.stepped()
+    nn.Linear(16, 2)(torch.zeros(4, 16))
+    assert looks.padding == [0.5]

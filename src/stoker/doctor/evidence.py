@@ -16,8 +16,11 @@ from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sy
 from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
 from stoker.doctor.ending import Ending
 from stoker.doctor.epochs import Epochs
+from stoker.doctor.experiments.generators import Generator, read_generator
 from stoker.doctor.experiments.passes import Pass, Reread, Stub, read_reread, read_stub
+from stoker.doctor.finding import ALARM
 from stoker.doctor.foreign import foreign_cores
+from stoker.doctor.padding import read_padding
 from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
@@ -27,7 +30,7 @@ from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
 from stoker.watch.tally import Making
 
-_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "loaders")
+_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "padding", "loaders")
 # Of a record of days, the last steps: what is slow now.
 _MOST_STEPS = 100_000
 # Steps of which a slope or a stall can be told.
@@ -72,6 +75,7 @@ class Evidence:
     `growth` is what the last steps take of the first, waits apart, and `more_work` how much more goes in.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
+    `generator` is one of the script's own in which the loop stands, where it draws from no loader.
     `reread` are samples read again after the run, `stub` is making batches with parts answered from memory.
 
     Of a GPU: `copied` is a step's bytes moved again; `trace` some steps by the driver's account; `syncs`
@@ -115,6 +119,7 @@ class Evidence:
     threads: Threads | None = None
     one_thread: float | None = None
     ending: Ending | None = None
+    generator: Generator | None = None
     reread: Reread | None = None
     stub: Stub | None = None
     copied: Copied | None = None
@@ -140,10 +145,15 @@ class Evidence:
     def lost(self) -> float:
         """The share of a step that is lost to waiting for data, loaders starting up apart.
 
-        No more than what held batches would save.
+        No more than what held batches would save; and all of that where workers fill the cores, since what
+        the loop itself does takes longer beside them. Not where workers that start up may fill them.
         """
         waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.startup)
-        return waiting if self.compute is None else max(0.0, min(waiting, 1 - self.compute / self.step))
+        if self.compute is None:
+            return waiting
+        saved = max(0.0, 1 - self.compute / self.step)
+        crowds = self.workers and self.own_cores is not None and self.saturates(self.own_cores)
+        return saved if crowds and waiting >= ALARM > self.startup else min(waiting, saved)
 
     @property
     def again(self) -> Pass | None:
@@ -288,7 +298,7 @@ def read(
         making=making.to_json() if making.batches else {},
         epochs=epochs.compared(),
         batch_bytes=_batch_bytes(told),
-        padding=told.get("batch", {}).get("padding"),
+        padding=read_padding(told),
         recompiled=_recompiled(told),
         growth=growth[0],
         grown=growth[1],
@@ -305,6 +315,7 @@ def read(
         threads=read_threads(resources, told.get("observed", {}).get("threads")),
         one_thread=more.get("one_thread"),
         ending=more.get("ending"),
+        generator=read_generator(told.get("generator")),
         **on_device,
         reread=read_reread(told.get("storage", {})),
         stub=read_stub(told.get("storage", {})),

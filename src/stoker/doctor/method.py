@@ -12,7 +12,7 @@ _PLUMBING = frozenset(
         "allocations", "untraced", "unresized", "overflow", "burden",
     }
 )  # fmt: skip
-_NAMES = {"began": "start and warm-up", "observed": "observe"}
+_NAMES = {"began": "start and warm-up", "observed": "observe", "generator": "look"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ Looked for in whole numbers (tokens) along the second dimension. Padding is a va
 batch; a tensor of two values, such as a mask or a target in classes, tells nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,6 +18,13 @@ def share_of_padding(batches: Sequence[Sequence[Any]]) -> float | None:
     """The share of a batch's tokens that are padding, in the mean; None where no tensor looks like tokens."""
     found = [share for leaves in batches for leaf in leaves if (share := _share(leaf)) is not None]
     return sum(found) / len(found) if found else None
+
+
+def read_padding(told: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """By the held batches; where there are none, by what the model was called with."""
+    held = told.get("batch", {}).get("padding")
+    called = told.get("observed", {}).get("padding") or ()
+    return held if held is not None or not called else fmean(called)
 
 
 def _share(leaf: Any) -> float | None:

@@ -7,6 +7,8 @@ replay
 drain
     Within one `next()` batches are drawn and let go of, past what lay ready in the queue: what the loader
     gives when nobody computes.
+look
+    In the place of both where no loader is drawn from: whether a generator of the script makes its batches.
 
 No epoch is made longer: what was handed out again, or let go of, counts, and at the loader's length the epoch
 ends. All is told to the caller in messages; then the run ends, before another line of the script runs.
@@ -28,6 +30,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from stoker.doctor import overrides
 from stoker.doctor.deaths import tell_of_deaths, telling
 from stoker.doctor.experiments.condition import Conditions
+from stoker.doctor.experiments.generators import Generators
 from stoker.doctor.experiments.history import History
 from stoker.doctor.experiments.indices import Handed
 from stoker.doctor.experiments.memory import Emptied, about_device, held_there, tell_of_overflow
@@ -50,6 +53,7 @@ _EPOCHS = 4
 _FEW_BY_SEVERAL = 0.1
 # The share of a step that held batches must save for the data to be read again.
 _WORTH_PROBING = 0.05
+_NO_LOADER = "no DataLoader was drawn from"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,8 @@ class Parts:
     drain_seconds: float = 2.0
     drain_most: float = 6.0
     storage_seconds: float = 1.0
+    look_seconds: float = 2.0
+    look_most: float = 6.0
     workers: int | None = None
     instead_of: int | None = None
     threads: int | None = None
@@ -126,6 +132,7 @@ class Trial:
         self._held = Held()
         self._work = Work()
         self._sharing = Sharing()
+        self._generators = Generators()
         self._pid = os.getpid()
         self._part = "warm"
         self._began = 0.0
@@ -219,6 +226,8 @@ class Trial:
             self._sharing.stepped(_pids(self._iterator))
             if _compiled() is None:  # which would be compiled anew for a hook
                 self._work.stepped()
+        elif self._part == "look":
+            self._generators.stepped()
         self._child.progress(self._steps)
         if self._is_over(now):
             self._end_part()
@@ -241,6 +250,9 @@ class Trial:
         if self._part == "replay":
             enough = made >= parts.replay_steps and lasted >= parts.replay_seconds
             return enough or lasted >= parts.replay_most
+        if self._part == "look":
+            enough = made >= parts.warm_steps and lasted >= parts.look_seconds
+            return enough or lasted >= parts.look_most
         if self._late is not None:
             return not self._late.stepped()
         return self._part == "drained"
@@ -263,14 +275,18 @@ class Trial:
                 draws=self._draws,
                 compiled=_compiled(),
                 work=self._work.sizes,
+                padding=self._work.padding,
                 loaders=[loader.to_json() for loader in self._session.account.loaders],
                 **self._about_process(),
             )
             self._tell_device()
             if world_size() > 1:
                 self._finish("it is one of several ranks, and the others are not examined: see --nproc")
-            if not self._fed:
-                self._go_on("no DataLoader was drawn from")
+            if not self._fed and self._parts.drain_seconds:
+                self._begin("look")
+                self._generators.start()
+            elif not self._fed:
+                self._go_on(_NO_LOADER)
             elif self._by_several > _FEW_BY_SEVERAL * self._updates:
                 self._go_on(
                     "several loaders are drawn from for one step: none of them is replayed or drained"
@@ -287,6 +303,9 @@ class Trial:
                 self._go_on()
             else:
                 self._finish()
+        elif self._part == "look":
+            self._child.report("generator", **self._generators.stop())
+            self._go_on(_NO_LOADER)
         elif self._late is None:
             self._go_on()
         else:

@@ -11,16 +11,22 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from stoker.doctor.padding import share_of_padding
+
 # Seconds from one look to the next. A hook that all modules have slows their calls by some microseconds: it
 # stays until the first of them is called with tensors, and then goes.
 _EVERY = 0.1
 
 
 class Work:
-    """Elements of the tensors that the first module of a step is called with."""
+    """Elements of the tensors that the first module of a step is called with, and how many are padding.
+
+    `padding` are shares, of steps in which they look like tokens.
+    """
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
+        self.padding: list[float] = []
         self._looks: Any = None
         self._due = 0.0
 
@@ -39,9 +45,14 @@ class Work:
             self._looks = None
 
     def _called(self, module: Any, given: Any) -> None:
-        size = sum(tensor.numel() for tensor in _tensors(given))
+        tensors = list(_tensors(given))
+        size = sum(tensor.numel() for tensor in tensors)
         if size and self._looks is not None:
             self.sizes.append(size)
+            # On a device the question would wait for it.
+            padding = share_of_padding([[one for one in tensors if one.device.type == "cpu"]])
+            if padding is not None:
+                self.padding.append(padding)
             self._looks.remove()
             self._looks = None
 

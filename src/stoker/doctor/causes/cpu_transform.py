@@ -16,6 +16,11 @@ CURES = (
 )
 # With more workers, what the loader takes of what it took: below this it is not the cores that it lacks.
 _GROWS = 0.75
+# How sure it is then: cores are free, and workers to use them come first. Of spectra by one worker, a second
+# one would save 0.38 of the step, keeping what they compute 0.82.
+_SURE, _SURE_AND_GROWS = 0.8, 0.2
+# And where threads take the cores from each other, which keeps them just as busy.
+_SURE_AND_CROWDED = 0.4
 
 
 def judge(run: Evidence) -> Judgement:
@@ -36,14 +41,13 @@ def judge(run: Evidence) -> Judgement:
             by=f"the loader by itself takes {duration(run.loader)} for a step's batches, the model "
             f"{duration(run.compute)}"
         )
-    # Threads that take the cores from each other keep them just as busy; and a loader that more workers make
-    # faster has cores left.
     grows = (
         run.loader is not None and run.loader_with is not None and run.loader_with[1] <= _GROWS * run.loader
     )
+    crowded = (run.freed or 0.0) >= ALARM
     return Found(
         share=run.lost,
-        certainty=0.4 if grows or (run.freed or 0.0) >= ALARM else 0.8,
+        certainty=_SURE_AND_GROWS if grows else _SURE_AND_CROWDED if crowded else _SURE,
         evidence=(
             f"a batch takes {duration(run.make)} to make, {percent(transform)} of it in the dataset's code",
             f"the CPU is busy {percent(busy)} of that",

@@ -5,12 +5,20 @@ from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
 
 ID = "no-overlap"
-CURES = (Cure(change="num_workers", text="num_workers=1 or more: a batch is made while the last one trains"),)
+_WORKERS = Cure(change="num_workers", text="num_workers=1 or more: a batch is made while the last one trains")
+_LOADER = Cure(
+    change="loader",
+    text="make them in a worker: an IterableDataset around the generator, DataLoader(..., batch_size=None, "
+    "num_workers=1)",
+)
+CURES = (_WORKERS, _LOADER)
 
 
 def judge(run: Evidence) -> Judgement:
-    """By the step beside the sum and the larger of the two times."""
-    if run.drawn is None or run.drawn.workers is None:
+    """By the step beside the sum and the larger of both times; without a loader, by where the loop stands."""
+    if run.drawn is None:
+        return _by_generator(run)
+    if run.drawn.workers is None:
         return None
     if run.workers:
         return RuledOut(by=f"{run.workers} workers make batches beside the loop")
@@ -18,7 +26,10 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.loader is None or run.compute is None:
         return Found(
-            share=run.lost, certainty=0.5, evidence=("num_workers=0: the loop makes its own batches",)
+            share=run.lost,
+            certainty=0.5,
+            evidence=("num_workers=0: the loop makes its own batches",),
+            cures=(_WORKERS,),
         )
     after = max(run.loader, run.compute)
     told = (
@@ -30,4 +41,24 @@ def judge(run: Evidence) -> Judgement:
         share=max(0.0, min(run.lost, 1 - after / run.step)) if mostly else run.lost,
         certainty=0.9 if mostly else 0.5,
         evidence=(told,),
+        cures=(_WORKERS,),
+    )
+
+
+def _by_generator(run: Evidence) -> Judgement:
+    made = run.generator
+    if made is None:
+        return None
+    if made.share < ALARM:
+        return RuledOut(by=f"{percent(made.share)} of the step is in generators of the script's own")
+    where = f"{percent(made.share)} of the step is in the generator {made.name} ({made.place})"
+    if made.runs_model:
+        return RuledOut(by=f"{where}, which runs a model itself and cannot work ahead of it")
+    # Beside each other they take as long as the longer one, and no less than the cores need for both.
+    computing = 0.0 if run.cores is None or not run.own_cores else run.cores / run.own_cores
+    return Found(
+        share=max(0.0, 1 - max(made.share, 1 - made.share, computing)),
+        certainty=0.8,
+        evidence=(f"{where}, with no DataLoader around it: nothing is computed meanwhile",),
+        cures=(_LOADER,),
     )

@@ -17,7 +17,7 @@ _LEAST = 0.25
 
 
 def judge(run: Evidence) -> Judgement:
-    """By what follows the ends of sequences in held batches; the model's time goes with its tokens."""
+    """By what follows the ends of sequences in batches; the model's time goes with its tokens."""
     if run.padding is None:
         return None
     computing = (run.shares.get("forward") or 0.0) + (run.shares.get("backward") or 0.0)

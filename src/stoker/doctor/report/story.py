@@ -40,6 +40,7 @@ PART_MEANINGS = {
     "observe": "the loop as it is",
     "replay": "the loop with a few held batches, again and again",
     "drain": "the loader alone: batches are drawn and not trained on",
+    "look": "the loop as it is, its stack looked at now and then",
     "storage": "samples it had are read again, warm and cold; reads answered from memory",
     "trace": "the loop as it is, under torch's profiler",
     "syncs": "the loop as it is, waits for the device counted by line",
