@@ -144,6 +144,8 @@ GROWS: dict[str, Any] = {
             ),
             "too-few-workers",
         ),
+        # Four workers are a little faster than two, which have filled the cores.
+        (waiting(making=CPU, loader=0.038, loader_with=(4, 0.028), cores=7.6), "cpu-transform"),
         # Saves take half of the time, and are slow beside workers that fill the cores: without transforms a
         # step would take 10.7 ms, without saves the loader's 16.4.
         (

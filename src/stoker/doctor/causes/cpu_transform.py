@@ -16,11 +16,11 @@ CURES = (
 )
 # With more workers, what the loader takes of what it took: below this it is not the cores that it lacks.
 _GROWS = 0.75
-# How sure it is then: cores are free, and workers to use them come first. Of spectra by one worker, a second
+# How sure it is then, if cores are free: workers to use them come first. Of spectra by one worker, a second
 # one would save 0.38 of the step, keeping what they compute 0.82.
-_SURE, _SURE_AND_GROWS = 0.8, 0.2
-# And where threads take the cores from each other, which keeps them just as busy.
-_SURE_AND_CROWDED = 0.4
+_SURE, _CORES_FREE = 0.8, 0.2
+# If none are free the two disagree; and threads that take the cores from each other keep them just as busy.
+_IN_DOUBT = 0.4
 
 
 def judge(run: Evidence) -> Judgement:
@@ -44,10 +44,11 @@ def judge(run: Evidence) -> Judgement:
     grows = (
         run.loader is not None and run.loader_with is not None and run.loader_with[1] <= _GROWS * run.loader
     )
+    full = run.own_cores is not None and run.saturates(run.own_cores)
     crowded = (run.freed or 0.0) >= ALARM
     return Found(
         share=run.lost,
-        certainty=_SURE_AND_GROWS if grows else _SURE_AND_CROWDED if crowded else _SURE,
+        certainty=_CORES_FREE if grows and not full else _IN_DOUBT if grows or crowded else _SURE,
         evidence=(
             f"a batch takes {duration(run.make)} to make, {percent(transform)} of it in the dataset's code",
             f"the CPU is busy {percent(busy)} of that",
