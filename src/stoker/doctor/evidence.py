@@ -145,15 +145,16 @@ class Evidence:
     def lost(self) -> float:
         """The share of a step that is lost to waiting for data, loaders starting up apart.
 
-        No more than what held batches would save; and all of that where workers fill the cores, since what
-        the loop itself does takes longer beside them. Not where workers that start up may fill them.
+        No more than what held batches would save; and all of that where the cores are full, since what the
+        loop itself does takes longer beside its workers. Not where those that start up may fill them.
         """
         waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.startup)
         if self.compute is None:
             return waiting
         saved = max(0.0, 1 - self.compute / self.step)
-        crowds = self.workers and self.own_cores is not None and self.saturates(self.own_cores)
-        return saved if crowds and waiting >= ALARM > self.startup else min(waiting, saved)
+        used = (self.cores or 0.0) + (self.foreign or 0.0)
+        full = self.workers and self.own_cores is not None and used >= _FULL * self.own_cores
+        return saved if full and waiting >= ALARM > self.startup else min(waiting, saved)
 
     @property
     def again(self) -> Pass | None:
