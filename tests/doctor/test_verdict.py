@@ -273,7 +273,7 @@ def test_the_json_has_what_others_rely_on() -> None:
 
 
 def test_workers_that_fill_the_cores_cost_what_held_batches_save() -> None:
-    """The loop computes slower beside them; not where cores are free, and not by workers that start up.
+    """The loop computes slower beside them; not where cores are free, or starts and threads fill them.
 
     Who else uses the cores is of no matter to that.
     """
@@ -282,6 +282,7 @@ def test_workers_that_fill_the_cores_cost_what_held_batches_save() -> None:
     assert waiting(shares=shares, cores=4.0).lost == pytest.approx(0.3)
     assert waiting(shares=shares, cores=4.0, foreign=3.9).lost == pytest.approx(0.75)
     assert waiting(shares=shares, cores=7.6, startup=0.15).lost == pytest.approx(0.15)
+    assert waiting(shares=shares, cores=7.6, one_thread=0.02).lost == pytest.approx(0.3)
     assert waiting(shares={"wait": 0.05}, cores=7.6).lost == pytest.approx(0.05)
 
 

@@ -146,15 +146,15 @@ class Evidence:
         """The share of a step that is lost to waiting for data, loaders starting up apart.
 
         No more than what held batches would save; and all of that where the cores are full, since what the
-        loop itself does takes longer beside its workers. Not where those that start up may fill them.
+        loop itself does takes longer beside its workers; not where their start or their threads fill them.
         """
         waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.startup)
         if self.compute is None:
             return waiting
         saved = max(0.0, 1 - self.compute / self.step)
-        used = (self.cores or 0.0) + (self.foreign or 0.0)
+        used, otherwise = (self.cores or 0.0) + (self.foreign or 0.0), max(self.startup, self.freed or 0.0)
         full = self.workers and self.own_cores is not None and used >= _FULL * self.own_cores
-        return saved if full and waiting >= ALARM > self.startup else min(waiting, saved)
+        return saved if full and waiting >= ALARM > otherwise else min(waiting, saved)
 
     @property
     def again(self) -> Pass | None:
