@@ -132,6 +132,14 @@ def test_what_a_spawned_worker_imports_is_light(module: str) -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_what_needs_no_torch_starts_without_it() -> None:
+    """The command line, staging and scratch runs: importing it would take most of their time."""
+    modules = "stoker.cli, stoker.feed.stage, stoker.scratch.bootstrap"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_the_version_is_told() -> None:
     """`stoker --version` prints it and exits 0."""
     done = subprocess.run(

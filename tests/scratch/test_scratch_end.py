@@ -151,8 +151,8 @@ def test_a_run_that_takes_too_long_times_out(tmp_path: Path, mark: str) -> None:
             except BaseException: pass
         """,
     )
-    result = run(plan(path, limits=Limits(seconds=5), env={"MARK": mark}))
-    assert (result.outcome, result.reason) == ("timed-out", "5 s had passed at step n/a")
+    result = run(plan(path, limits=Limits(seconds=3), env={"MARK": mark}))
+    assert (result.outcome, result.reason) == ("timed-out", "3 s had passed at step n/a")
     assert marked(mark) == []
 
 

@@ -177,7 +177,7 @@ def test_a_script_that_crashes_or_is_stopped_midway_leaves_files_alone(
             """,
         )
         before = digest(project.parent)
-        result = run(plan(path, mechanisms=(mechanism,), limits=Limits(seconds=6)))
+        result = run(plan(path, mechanisms=(mechanism,), limits=Limits(seconds=3)))
         assert result.outcome in ("crashed", "timed-out"), result
         assert digest(project.parent) == before
 

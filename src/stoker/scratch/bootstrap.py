@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 try:
     import stoker.scratch as _  # noqa: F401
@@ -23,9 +23,7 @@ from stoker.scratch import imports, loggers, main_module, plan_file, vram
 from stoker.scratch.channel import Sender
 from stoker.scratch.child import Child
 from stoker.scratch.values import Plan
-
-if TYPE_CHECKING:
-    from stoker.watch.launcher import Script
+from stoker.watch.script import Script, find_module, find_script
 
 
 def main() -> None:
@@ -55,16 +53,14 @@ def main() -> None:
     run(script)
 
 
-def _find(plan: Plan) -> "Script":
-    # Behind the shield: this brings torch, and with it whatever torch writes.
-    from stoker.watch.launcher import find_module, find_script
-
+def _find(plan: Plan) -> Script:
+    # Behind the shield: finding a module imports its package.
     if plan.command[0] == "-m":
         return find_module(plan.command[1], list(plan.command[2:]))
     return find_script(plan.command[0], list(plan.command[1:]))
 
 
-def _call_hook(name: str, child: Child, argument: Any) -> "Callable[[Script], None] | None":
+def _call_hook(name: str, child: Child, argument: Any) -> Callable[[Script], None] | None:
     module, _, function = name.partition(":")
     hook = getattr(importlib.import_module(module), function)
     return hook(child, argument)  # type: ignore[no-any-return]

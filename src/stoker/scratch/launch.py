@@ -22,6 +22,7 @@ from typing import Any
 from stoker.errors import ScratchFailed
 from stoker.scratch import plan_file
 from stoker.scratch.values import Message, Plan, Result, Shield, is_posix
+from stoker.watch.script import find_script
 
 _PREFIX = "stoker-scratch-"
 _LOCK = "lock"
@@ -45,8 +46,6 @@ def start(plan: Plan) -> "Running":
     if not is_posix():
         raise ScratchFailed(f"a scratch run needs Linux or macOS; this is {sys.platform}")
     if plan.command[0] != "-m":
-        from stoker.watch.launcher import find_script
-
         find_script(plan.command[0], [])  # raises at once where there is none
     _sweep()
     work = Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -4,13 +4,12 @@ import builtins
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from stoker.watch.launcher import Script
+from stoker.watch.script import Script
 
 
-def run(script: "Script") -> None:
+def run(script: Script) -> None:
     """Run the script to its end; what it raises goes on."""
     main = types.ModuleType("__main__")
     main.__dict__.update(

@@ -12,6 +12,7 @@ from stoker.errors import UsageError
 from stoker.watch import launcher
 from stoker.watch.live import summary
 from stoker.watch.record import default_root
+from stoker.watch.script import find_module, find_script
 from stoker.watch.session import Plan, Session
 
 
@@ -37,7 +38,7 @@ def prepare(
 ) -> Callable[[], None]:
     """Find the script and make the record; return what runs it."""
     if words:
-        find = launcher.find_module if module else launcher.find_script
+        find = find_module if module else find_script
         script = find(words[0], words[1:])
     else:
         raise UsageError(
