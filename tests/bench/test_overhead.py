@@ -12,6 +12,7 @@ from stoker.bench import Options, run
 from stoker.bench.overhead_figures import figures_of, page
 from stoker.bench.peers import Peer, find_peer
 from stoker.bench.result import Result, read_result
+from stoker.cli import main
 from stoker.errors import UsageError
 
 
@@ -100,10 +101,15 @@ def test_an_unknown_benchmark_is_answered_with_all_names(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [["--device", "tpu"], ["--size", "0"]])
-def test_wrong_use_ends_with_code_2(tmp_path: Path, words: list[str]) -> None:
+def test_wrong_use_ends_with_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
     """What cannot be measured is refused before anything is started."""
-    command = [sys.executable, "-m", "stoker", "bench", "overhead", "--out", str(tmp_path), *words]
-    assert subprocess.run(command, capture_output=True).returncode == 2
+    monkeypatch.setattr(sys, "argv", ["stoker", "bench", "overhead", "--out", str(tmp_path), *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow

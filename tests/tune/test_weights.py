@@ -34,7 +34,7 @@ SCRIPT = """
     ("word", "kind", "says"),
     [
         ("mean", "numerics", "weights after 3 updates"),
-        ("sum", None, "no mean over samples"),
+        pytest.param("sum", None, "no mean over samples", marks=pytest.mark.slow),
         pytest.param("drops", "numerics", "weights after 3 updates", marks=pytest.mark.slow),
         pytest.param("norm", "optimization", "weights after 3 updates", marks=pytest.mark.slow),
         pytest.param("counts", None, "by counting batches", marks=pytest.mark.slow),
@@ -58,6 +58,14 @@ def test_parts_are_judged_by_weights(tmp_path: Path, word: str, kind: Kind | Non
 def probe(*, losses: list[float], after: list[float]) -> Probe:
     weights: Any = [([1.0] * len(after), after)]
     return Probe(ids=[[1]], batches=[1], losses=losses, weights=weights, rates=[[0.1]])
+
+
+def test_a_loss_that_grows_with_its_samples_is_no_mean() -> None:
+    """Of the same batch: in parts a sum is weighed down to a share of what it is."""
+    whole = probe(losses=[10.0], after=[1.1] * 40)
+    found = judge("numerics", probe(losses=[4.0], after=[1.04] * 40), [whole, whole], by_weights=True)
+    assert (found.kind, found.holds) == (None, False)
+    assert "no mean over samples" in found.by
 
 
 def test_a_few_entries_that_are_all_rounding_do_not_count() -> None:

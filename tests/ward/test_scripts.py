@@ -26,13 +26,14 @@ TELLING = {
     "wasteful",
 }  # fmt: skip
 # One of each kind: a loader with workers, spawned ones, a generator, two optimizers, a closure, a
-# dataclass, options of every form, a framework. The others are tried by the slow campaign.
+# dataclass, options of every form, a framework. The others are tried by the slow campaign; three of these by
+# name too: what is renamed in them is in the rest, and each is two processes.
 SAMPLE = (
-    "storage-latency-tiles-2",
+    pytest.param("storage-latency-tiles-2", marks=pytest.mark.slow),
     "query-per-sample-parts-0",
     "no-overlap-generator",
-    "handoff-molecules",
-    "growing-state-hooks",
+    pytest.param("handoff-molecules", marks=pytest.mark.slow),
+    pytest.param("growing-state-hooks", marks=pytest.mark.slow),
     "healthy-ring-gan",
     "healthy-lens-curves",
     "healthy-wine-lightning",

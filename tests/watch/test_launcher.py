@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm import WarmStoker
 
 from stoker.watch import Record
 
@@ -207,6 +209,13 @@ def test_json_is_one_object_and_the_script_prints_elsewhere(tmp_path: Path) -> N
     assert {"mine", "child"} <= set(done.stderr.split())
 
 
+@pytest.fixture(scope="module")
+def stoker() -> Iterator[WarmStoker]:
+    server = WarmStoker()
+    yield server
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -217,10 +226,10 @@ def test_json_is_one_object_and_the_script_prints_elsewhere(tmp_path: Path) -> N
         (["--steps", "0", "train.py"], "--steps"),
     ],
 )
-def test_wrong_use_is_answered(tmp_path: Path, words: list[str], said: str) -> None:
+def test_wrong_use_is_answered(stoker: WarmStoker, tmp_path: Path, words: list[str], said: str) -> None:
     """Bad input gets a clear error, exit code 2 and no traceback; the script is not started."""
     script(tmp_path, "print('started')\n")
-    done = run(tmp_path, "-m", "stoker", "run", *words)
+    done = stoker.run("run", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -19,7 +19,6 @@ from stoker.watch import Record
 # Lightning's advice to use workers and to log, which these trainings do without on purpose, and a name that
 # it takes from torch and torch has renamed.
 pytestmark = [
-    pytest.mark.quiet,
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
@@ -107,6 +106,7 @@ def assert_true_shares(record: Record, rank: int = 0, truth: dict[str, float] | 
         assert share == pytest.approx(last[name] / last["total"], abs=TOLERANCE), (name, last)
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("call", ["self", "child", "list"])
 def test_shares_are_true_however_training_step_calls_the_network(call: str, tmp_path: Path) -> None:
     """self(x), self.net(x) and a network in a ModuleList give the same, true shares from the first step."""
@@ -120,6 +120,7 @@ def test_shares_are_true_however_training_step_calls_the_network(call: str, tmp_
     assert record.ranks[0].about["outcome"] == "done"
 
 
+@pytest.mark.quiet
 def test_training_step_s_own_time_is_other_not_update(tmp_path: Path) -> None:
     """What the closure does beside forward and backward is not booked on the optimizer."""
     callback = callback_in(tmp_path)
@@ -129,6 +130,7 @@ def test_training_step_s_own_time_is_other_not_update(tmp_path: Path) -> None:
     assert sum(step.other for step in steps) / total > TRUTH._last["other"] / TRUTH._last["total"] - TOLERANCE
 
 
+@pytest.mark.quiet
 def test_validation_inside_training_is_not_waiting(tmp_path: Path) -> None:
     """A validation loop within the epoch costs `other`; its loader's waits are not the training's."""
 
@@ -147,6 +149,7 @@ def test_validation_inside_training_is_not_waiting(tmp_path: Path) -> None:
     assert sorted(trains.values()) == [False, True]
 
 
+@pytest.mark.quiet
 def test_accumulation_makes_one_step_of_several_batches(tmp_path: Path) -> None:
     """With accumulate_grad_batches=3 a step holds three batches, and its shares are true."""
     callback = callback_in(tmp_path)
@@ -242,6 +245,7 @@ def test_figures_go_to_the_trainer_s_loggers(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in last.values())
 
 
+@pytest.mark.quiet
 def test_two_optimizers_make_one_step_a_batch(tmp_path: Path) -> None:
     """Manual optimization with two networks: both forwards count, and the ETA counts batches."""
 
@@ -269,6 +273,7 @@ def test_two_optimizers_make_one_step_a_batch(tmp_path: Path) -> None:
 
 
 # Dynamo asks a tensor for its gradient on the way back into a frame that it has left.
+@pytest.mark.quiet
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_module_has_its_training_step_as_forward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -315,6 +320,7 @@ def test_a_trainer_of_the_other_package_takes_the_callback(tmp_path: Path) -> No
     assert callback.record.ranks[0].about["outcome"] == "done"
 
 
+@pytest.mark.quiet
 def test_ranks_that_lightning_starts_share_a_record(tmp_path: Path) -> None:
     """With strategy="ddp" each rank has its part of one record, with true shares."""
     script = tmp_path / "train.py"

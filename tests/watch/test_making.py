@@ -12,7 +12,6 @@ from warm import WarmStoker
 
 from stoker.watch import Batch, Record
 
-pytestmark = pytest.mark.quiet
 PARTS = 0.03  # points of the time that making a batch takes
 
 SCRIPT = '''
@@ -95,6 +94,7 @@ def batches_of(stoker: WarmStoker, folder: Path, *words: str) -> list[Batch]:
     return list(Record.open(folder / ".stoker/runs/it").ranks[0].batches())
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("words", [("0",), ("2", "fork"), ("2", "spawn")])
 def test_reads_transforms_and_collate_are_told_apart(
     stoker: WarmStoker, tmp_path: Path, words: tuple[str, ...]
@@ -179,6 +179,7 @@ def test_answers_of_http_are_counted(stoker: WarmStoker, tmp_path: Path) -> None
     assert all(batch.bytes is None or batch.bytes > 200_000 for batch in batches)
 
 
+@pytest.mark.quiet
 def test_handing_over_many_small_tensors_shows(stoker: WarmStoker, tmp_path: Path) -> None:
     """With forty small tensors a sample the hand-off costs more than the dataset."""
     batches = batches_of(stoker, tmp_path, "many", "2", "fork")[2:]

@@ -14,7 +14,7 @@ from stoker.watch import Record, hooks
 transformers: Any = pytest.importorskip("transformers")
 TOLERANCE = 0.03
 # accelerate asks for pinned memory, which torch warns of where there is no accelerator.
-pytestmark = [pytest.mark.quiet, pytest.mark.filterwarnings("ignore:.*'pin_memory' argument is set as true")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*'pin_memory' argument is set as true")
 
 
 class TimedItems(Items):
@@ -98,6 +98,7 @@ def assert_true_shares(record: Record) -> None:
         assert share == pytest.approx(last[name] / last["total"], abs=TOLERANCE), (name, last)
 
 
+@pytest.mark.quiet
 def test_shares_are_true(tmp_path: Path) -> None:
     """A plain training: every phase as it was slept, every step with its samples."""
     callback = callback_in(tmp_path)
@@ -109,6 +110,7 @@ def test_shares_are_true(tmp_path: Path) -> None:
     assert sum(step.samples or 0 for step in record.ranks[0].steps()) == 24 * BATCH
 
 
+@pytest.mark.quiet
 def test_evaluation_inside_training_is_not_waiting(tmp_path: Path) -> None:
     """An evaluation every 8 steps costs `other`; its loader is known not to train."""
     callback = callback_in(tmp_path)
@@ -118,6 +120,7 @@ def test_evaluation_inside_training_is_not_waiting(tmp_path: Path) -> None:
     assert [loader["trains"] for loader in loaders] == [True, False, False, False]  # a new one each time
 
 
+@pytest.mark.quiet
 def test_accumulation_makes_one_step_of_several_batches(tmp_path: Path) -> None:
     """With gradient_accumulation_steps=3 there are 8 steps, and their shares are true."""
     callback = callback_in(tmp_path)

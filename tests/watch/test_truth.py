@@ -59,7 +59,7 @@ def runs(
     asked = [
         str(item.callspec.params["name"])
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.function is test_shares_are_true
+        if isinstance(item, pytest.Function) and item.path == request.path and "runs" in item.fixturenames
     ]
     servers: Queue[WarmStoker] = Queue()
 
@@ -120,18 +120,20 @@ def test_shares_are_true_from_the_start(name: str, tmp_path: Path) -> None:
     assert_true(record, truth)
 
 
-def test_without_a_loader_waiting_is_not_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["no_loader"])
+def test_without_a_loader_waiting_is_not_measured(name: str, runs: dict[str, Future[Run]]) -> None:
     """With no loader to stand in, `wait` is None, never 0, and the time is `other`."""
-    record, truth, _ = run_case("no_loader", tmp_path)
+    record, truth, _ = runs[name].result()
     steps = list(record.ranks[0].steps())
     assert {step.wait for step in steps} == {None}
     expected = truth["seconds"]["making"] / truth["seconds"]["total"]
     assert shares_of(record)["other"] == pytest.approx(expected, abs=POINTS)
 
 
-def test_an_exception_in_mid_epoch_leaves_the_record_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["raises_in_mid_epoch"])
+def test_an_exception_in_mid_epoch_leaves_the_record_whole(name: str, runs: dict[str, Future[Run]]) -> None:
     """The steps made are all there, the shares are true, and the failure is told."""
-    record, truth, done = run_case("raises_in_mid_epoch", tmp_path)
+    record, truth, done = runs[name].result()
     assert done.returncode == 1
     assert_true(record, truth)
     assert record.outcome == "failed"
