@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from stoker.changes import feed_tier
 from stoker.changes.feed_tier import _Where, pinned
 
 HERE = Path(__file__).parent
@@ -166,3 +167,22 @@ def test_what_is_let_go_of_is_told_and_not_kept() -> None:
     where.settle()
     del held
     assert (str(where), alive()) == ("ram: 5 KiB fits", None)
+
+
+def test_a_feed_is_settled_once_a_batch_came_from_memory_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not when the first epoch ends: the next one's first batch still waits for the end of workers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(feed_tier, "_tier", feed_tier._Tier(wanted="ram"))
+    samples = torch.utils.data.TensorDataset(torch.arange(6.0))
+    loader = torch.utils.data.DataLoader(samples, batch_size=3)
+    held = feed_tier._held_for(loader)
+    assert held.samples is not None
+    assert [len(batch) for (batch,) in feed_tier.HeldIterator(loader, held)] == [3, 3]
+    assert not feed_tier.settled()
+    later = feed_tier.HeldIterator(loader, held)
+    assert not feed_tier.settled()
+    next(later)
+    assert feed_tier.settled()
+    feed_tier._let_go(held)

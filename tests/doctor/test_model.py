@@ -253,3 +253,32 @@ def test_beyond_what_was_measured_less_is_known() -> None:
     widths = [one.rate.high / one.rate.low for one in told if one is not None]
     assert widths == sorted(set(widths))
     assert len(widths) == 3
+
+
+def test_held_samples_leave_the_cores_to_the_loop() -> None:
+    """No workers are left: a step is computing and taking its batch, whatever the workers' CPU time was."""
+    run = loop(cores=8.0, batch_bytes=1_000_000)
+    told = predict(run, [Change(change="feed", value="ram")])
+    assert told is not None
+    assert told.limit == "compute"
+    assert 1 / told.rate.mid == pytest.approx(0.01 + 0.28e-3 + 1e-4)
+
+
+def test_held_samples_that_are_looked_at_anew_cost_every_epoch() -> None:
+    """A loop that reads by itself reads 4 of 32 samples again in every epoch, here of ten steps."""
+    drawn = LoaderFacts(name="DataLoader", workers=0, batch_size=32, length=10)
+    run = loop(step=0.05, loader=0.04, drawn=drawn)
+    taken = rate(loop(loader=0.04), Change(change="feed"))
+    assert 1 / rate(run, Change(change="feed")) == pytest.approx(1 / taken + 0.04 / 10 * 4 / 32)
+
+
+def test_workers_beside_held_samples_are_none() -> None:
+    """Whichever is named first."""
+    fed = rate(loop(), Change(change="feed"))
+    assert rate(loop(), Change(change="feed"), workers(8)) == fed
+    assert rate(loop(), workers(8), Change(change="feed")) == fed
+
+
+def test_beside_a_gpu_batches_are_taken_while_it_computes() -> None:
+    """Then a step is computing alone."""
+    assert rate(loop(process={"on_gpu": True}), Change(change="feed")) == pytest.approx(100.0)

@@ -38,6 +38,8 @@ class _Held:
     loaders: "weakref.WeakSet[DataLoader[Any]]"
     where: "_Where | None" = None
     epochs: int = 0
+    # Whether a batch of a later epoch was handed out.
+    again: bool = False
 
 
 @dataclass
@@ -51,8 +53,11 @@ _tier = _Tier()
 
 
 def settled() -> bool:
-    """Whether every loader that is held has gone through an epoch: from then on nothing is read."""
-    return all(one.epochs for one in _tier.held if one.samples is not None)
+    """Whether every loader that is held has gone through an epoch, and begun another: nothing is read then.
+
+    The other's first batch waits for the end of the workers that read: no part of the rate from there on.
+    """
+    return all(one.again for one in _tier.held if one.samples is not None)
 
 
 def _apply(value: str) -> None:
@@ -178,7 +183,9 @@ class HeldIterator(torch_dataloader._BaseDataLoaderIter):
         """The next batch, from the tier; from the dataset itself where that turns out not to hold it."""
         if self._batches is not None:
             try:
-                return next(self._batches)
+                batch = next(self._batches)
+                self._held.again = self._held.epochs > 0
+                return batch
             except StopIteration:
                 self._held.epochs += 1
                 raise

@@ -31,8 +31,14 @@ _UNTRIED_SETTING, _UNTRIED_SCRIPT = 0.10, 0.30
 # And for each doubling of workers beyond those that were measured. On 2 cores, with 2 and 4 workers measured,
 # 8, 12 and 16 of them at a store were predicted 7, 26 and 20% too high while others used the machine.
 _UNTRIED_DOUBLING = 0.10
-# Changes after which batches cost the loop nothing: they come from memory, on the device or beside it.
+# Changes after which nothing is made for a batch any more: it comes from memory, or is made on the device.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
+# What the loop itself does for a batch that is held in the host's memory: drawing its numbers, then one
+# gather. On 2 cores two loops of 0.7 and 3 to 5 ms waited 0.27 and 0.31 to 0.63 ms for theirs of 0.22 and 0.13
+# MB, the longest on a busy machine; alone, batches of 8 MB took 0.7 ms and small ones 0.14.
+_HELD_SECONDS, _HELD_BYTES_A_SECOND = 0.28e-3, 10e9
+# Samples that a held loader without workers reads again when an epoch begins (`feed/held_loader.py`).
+_READ_AGAIN = 4
 # Other changes to how batches are made and handed over; what is not among them is of the loop itself.
 _OF_THE_INPUT = _NO_LOADER | {
     "num_workers", "prefetch_factor", "persistent_workers", "stage", "collate", "rechunk", "pack",
@@ -169,7 +175,8 @@ def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | N
     if now is None:
         return _as_observed(run, changes)
     then: _Loop | None = now
-    for change in changes:
+    # Those without a loader last: whatever was done to it is gone with it.
+    for change in sorted(changes, key=lambda one: one.change in _NO_LOADER):
         if then is None:
             return None
         then = _EFFECTS.get(change.change, _other)(run, then, change)
@@ -366,9 +373,27 @@ def _first_batch(run: Evidence) -> float:
     return run.make / (run.drawn.length / run.batches)
 
 
-def _without_loader(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+def _made_on_the_device(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     making = float(run.making.get("cpu") or 0.0) * run.batches
     return replace(loop, loader=0.0, startup=0.0, saved=_over_cores(run, making))
+
+
+def _held(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    """No workers are left for the loop to share the cores with, but it takes each batch from memory itself.
+
+    Beside a GPU that is host time in which the device computes.
+    """
+    if run.on_gpu:
+        return replace(loop, workers=0, loader=0.0, startup=0.0)
+    taken = _HELD_SECONDS * run.batches + (run.batch_bytes or 0) * run.batches / _HELD_BYTES_A_SECOND
+    return replace(loop, workers=0, loader=0.0, compute=loop.compute + taken, startup=_reading_again(run))
+
+
+def _reading_again(run: Evidence) -> float:
+    """What a look at some samples, when an epoch begins, costs each of its steps; workers take none."""
+    if run.workers or run.drawn is None or not run.drawn.batch_size:
+        return 0.0
+    return _first_batch(run) * _READ_AGAIN / run.drawn.batch_size
 
 
 def _from_local_disk(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
@@ -440,5 +465,6 @@ _EFFECTS: Mapping[str, Callable[[Evidence, _Loop, Change], _Loop | None]] = {
     "pin_memory": _pinned,
     "stage": _from_local_disk,
     "collate": _handed_over_cheaply,
-    **dict.fromkeys(_NO_LOADER, _without_loader),
+    "gpu_transform": _made_on_the_device,
+    "feed": _held,
 }
