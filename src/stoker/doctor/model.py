@@ -34,8 +34,8 @@ _UNTRIED_DOUBLING = 0.10
 # Changes after which nothing is made for a batch any more: it comes from memory, or is made on the device.
 _NO_LOADER = frozenset({"feed", "gpu_transform"})
 # What the loop itself does for a batch that is held in the host's memory: drawing its numbers, then one
-# gather. On 2 cores two loops of 0.7 and 3 to 5 ms waited 0.27 and 0.31 to 0.63 ms for theirs of 0.22 and 0.13
-# MB, the longest on a busy machine; alone, batches of 8 MB took 0.7 ms and small ones 0.14.
+# gather. On 2 cores a loop of 0.7 ms waited 0.27 ms for its batches of 0.22 MB, and one of 3 to 5 ms, on a
+# busy machine, 0.31 to 0.63 for those of 0.13 MB; alone, batches of 8 MB took 0.7 ms and small ones 0.14.
 _HELD_SECONDS, _HELD_BYTES_A_SECOND = 0.28e-3, 10e9
 # Samples that a held loader without workers reads again when an epoch begins (`feed/held_loader.py`).
 _READ_AGAIN = 4
