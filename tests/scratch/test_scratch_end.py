@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -189,13 +190,16 @@ def test_daemons_that_left_the_session_are_ended(
 
 
 def test_processes_that_fork_all_the_time_are_ended(tmp_path: Path, mechanism: Mechanism, mark: str) -> None:
-    """Each child forks the next and dies, so no list of them is ever right."""
+    """Each child forks the next and dies, so no list of them is ever right: a connection that all hold is."""
     path = script(
         tmp_path,
         """
-        import os, time, steps
+        import os, socket, time, steps
+        held = socket.socket(socket.AF_UNIX)
+        held.connect("\\0" + os.environ["MARK"])
+        until = time.monotonic() + 60
         def chase():
-            while True:
+            while time.monotonic() < until:
                 if os.fork(): os._exit(0)
                 time.sleep(0.002)
         for _ in range(4):
@@ -206,9 +210,16 @@ def test_processes_that_fork_all_the_time_are_ended(tmp_path: Path, mechanism: M
         steps.child.end(1)
         """,
     )
-    result = run(plan(path, hook="scratch_hooks:give_child", env={"MARK": mark}, mechanisms=(mechanism,)))
-    assert (result.outcome, result.left) == ("done", ()), result
-    assert marked(mark) == []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + mark)
+        listener.listen()
+        result = run(plan(path, hook="scratch_hooks:give_child", env={"MARK": mark}, mechanisms=(mechanism,)))
+        assert (result.outcome, result.left) == ("done", ()), result
+        listener.settimeout(10)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(10)
+            assert connection.recv(1) == b"", "a process of the run still holds its end"
 
 
 CALLER = """

@@ -114,22 +114,12 @@ def _end_all_with_parent() -> None:
     """Without a process namespace nothing ends with us by itself: when the supervisor dies, we end it."""
 
     def end_all(*_: object) -> None:
-        tree.end_all(os.getpid(), reap)
+        tree.end_all()
         os._exit(1)
 
     signal.signal(signal.SIGTERM, end_all)
     kernel.adopt_orphans()
     kernel.die_with_parent(signal.SIGTERM)
-
-
-def reap() -> None:
-    """Take away the dead among our children."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
-        except ChildProcessError:
-            return
 
 
 def _become_first() -> None:

@@ -72,7 +72,7 @@ class Supervisor:
         if refused is None:
             guard, timeout = self._watch()
         self._note_shm(tree.descendants(os.getpid()))
-        left = tree.end_all(os.getpid(), keeper.reap)
+        left = tree.end_all()
         for message in self._receiver.receive():
             self._take(message)
         shm.remove(self._shm_own - self._shm_before)
@@ -130,7 +130,7 @@ class Supervisor:
                 return None
             reasons.append(f"{attempt.by}{' with processes' if attempt.processes else ''}: {word['refused']}")
             os.close(self._status)
-            tree.end_all(os.getpid(), keeper.reap)
+            tree.end_all()
         return f"no way to hold the run works here: {'; '.join(reasons) or 'this platform has none'}"
 
     def _held(self, attempt: keeper.Attempt) -> keeper.Held:

@@ -3,12 +3,14 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
 # A process in an uninterruptible call dies when it returns; longer than this is told, not waited for.
 _PATIENCE_S = 10.0
+_NAP_S = 0.001
+_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -24,29 +26,51 @@ def descendants(pid: int) -> list[psutil.Process]:
         return [] if not psutil.pid_exists(pid) else descendants(pid)
 
 
-def end_all(pid: int, reap: Callable[[], None]) -> tuple[int, ...]:
-    """Kill everything below a process, also what forks meanwhile; return what will not die.
+def end_all() -> tuple[int, ...]:
+    """Kill everything below this process, also what forks meanwhile; return what will not die.
 
-    `reap` takes away the dead, so that they are not counted.
+    Whoever adopts orphans has a child as long as anything lives below: that alone, told by the kernel, ends
+    it. A list of processes that fork and die all the time may be empty while they live.
     """
+    me = os.getpid()
     deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        living = descendants(pid)
-        if not living:
-            return ()
-        # Stopped first: a process that forks faster than it is killed makes no more then.
-        for process in living:
-            _send(process.pid, signal.SIGSTOP)
-        for process in {*living, *descendants(pid)}:
-            _send(process.pid, signal.SIGKILL)
-        reap()
+    while reap():
+        for pid in _below(me):
+            _kill(pid)
         if time.monotonic() > deadline:
-            return tuple(process.pid for process in descendants(pid))
-        time.sleep(0.005)
+            return tuple(process.pid for process in descendants(me))
+        time.sleep(_NAP_S)
+    return ()
 
 
-def _send(pid: int, number: int) -> None:
+def reap() -> bool:
+    """Take away the dead among our children; whether others are left."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return True
+        except ChildProcessError:
+            return False
+
+
+def _below(pid: int) -> list[int]:
+    """Every process below one, as the kernel lists them: in microseconds, while they fork."""
     try:
-        os.kill(pid, number)
+        children = [
+            int(child)
+            for thread in Path(f"/proc/{pid}/task").iterdir()
+            for child in (thread / "children").read_text().split()
+        ]
+    except ProcessLookupError:  # it ended: what it left is adopted, and met again
+        return []
+    except FileNotFoundError:
+        # So it did; or this kernel does not list children.
+        return [] if _LISTS_CHILDREN else [process.pid for process in descendants(pid)]
+    return [found for child in children for found in (child, *_below(child))]
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass  # it ended by itself
