@@ -179,6 +179,7 @@ GROWS: dict[str, Any] = {
         (waiting(**GROWS, more_work=2.0), "healthy"),  # by less than its square: attention does so too
         (waiting(**GROWS, more_work=1.4), "growing-state"),
         (waiting(shares={"wait": 0.0}, compute=0.04, process={"anomaly": True}), "debug-left-on"),
+        (waiting(shares={"wait": 0.0}, compute=0.04, process={"tracer": True}), "debug-left-on"),
         (
             waiting(shares={"wait": 0.0}, compute=0.04, process={"parameters": {"float64": 9}}),
             "slow-precision",

@@ -442,6 +442,7 @@ class Trial:
             "on_gpu": self._session.observer.device is not None,
             "anomaly": torch.is_anomaly_enabled(),
             "profiler": bool(torch._C._autograd._profiler_enabled()),
+            "tracer": _is_traced(),
             "threads": torch.get_num_threads(),
             "world": world_size(),
             "affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -452,6 +453,17 @@ class Trial:
         self._session.finish("done")
         self._child.report("finished", why=why)
         self._child.end(self._steps)
+
+
+def _is_traced() -> bool:
+    """Whether Python calls back for its lines or calls, as debuggers, coverage and its own profilers ask."""
+    watching = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    tools = () if watching is None else (watching.DEBUGGER_ID, watching.COVERAGE_ID, watching.PROFILER_ID)
+    return (
+        sys.gettrace() is not None
+        or sys.getprofile() is not None
+        or any(watching.get_tool(tool) is not None and watching.get_events(tool) for tool in tools)
+    )
 
 
 def _pids(iterator: Any) -> list[int]:
