@@ -457,13 +457,12 @@ class Trial:
 
 def _is_traced() -> bool:
     """Whether Python calls back for its lines or calls, as debuggers, coverage and its own profilers ask."""
-    watching = getattr(sys, "monitoring", None)  # from Python 3.12 on
-    tools = () if watching is None else (watching.DEBUGGER_ID, watching.COVERAGE_ID, watching.PROFILER_ID)
-    return (
-        sys.gettrace() is not None
-        or sys.getprofile() is not None
-        or any(watching.get_tool(tool) is not None and watching.get_events(tool) for tool in tools)
-    )
+    traced = sys.gettrace() is not None or sys.getprofile() is not None
+    if sys.version_info >= (3, 12):
+        watching = sys.monitoring
+        tools = (watching.DEBUGGER_ID, watching.COVERAGE_ID, watching.PROFILER_ID)
+        traced |= any(watching.get_tool(tool) is not None and watching.get_events(tool) for tool in tools)
+    return traced
 
 
 def _pids(iterator: Any) -> list[int]:
