@@ -63,7 +63,7 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     session.observer.use_device(FakeDevice())  # type: ignore[arg-type]
     parts = Parts(
         warm_steps=3, observe_steps=20, observe_seconds=0.0, replay_steps=10, replay_seconds=0.0,
-        drain_seconds=0.02, drain_most=1.0, storage_seconds=0.0, device=True,
+        drain_seconds=0.02, drain_most=1.0, look_seconds=0.02, storage_seconds=0.0, device=True,
     )  # fmt: skip
 
     def run(
@@ -146,7 +146,7 @@ def test_a_loop_without_a_loader_is_asked_all_but_its_sizes(loop: Any) -> None:
     """Its data is its own affair; the steps are there."""
     told, _ = loop(nn.Linear(2, 1), None)
     kinds = list(dict.fromkeys(kind for kind, _ in told))
-    assert kinds == ["began", "observed", "device", "untraced", "variant", "finished"]
+    assert kinds == ["began", "observed", "device", "generator", "untraced", "variant", "finished"]
     assert dict(told)["finished"]["why"] == "no DataLoader was drawn from"
 
 
