@@ -1,0 +1,95 @@
+"""ResNet-50 with the parameter names of torchvision's, so that its checkpoints load into this one.
+
+The stride of a block that halves sits in its 3x3 convolution ("v1.5"), as it does there.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stoker.errors import UsageError
+
+# Blocks and channels of the four stages; a block's output has four times as many.
+_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+_EXPANSION = 4
+
+
+class Bottleneck(nn.Module):
+    """1x1 to few channels, 3x3, and 1x1 back to many, around a sum."""
+
+    def __init__(self, wide_in: int, inner: int, stride: int) -> None:
+        super().__init__()
+        wide = inner * _EXPANSION
+        self.conv1, self.bn1 = nn.Conv2d(wide_in, inner, 1, bias=False), nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3, self.bn3 = nn.Conv2d(inner, wide, 1, bias=False), nn.BatchNorm2d(wide)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or wide_in != wide:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(wide_in, wide, 1, stride=stride, bias=False), nn.BatchNorm2d(wide)
+            )
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
+        inner = functional.relu(self.bn1(self.conv1(values)), inplace=True)
+        inner = functional.relu(self.bn2(self.conv2(inner)), inplace=True)
+        around = values if self.downsample is None else self.downsample(values)
+        return functional.relu(self.bn3(self.conv3(inner)) + around, inplace=True)
+
+
+class ResNet50(nn.Module):
+    """Images (B, 3, H, W) to one number for each class: 25,557,032 parameters for 1,000 of them.
+
+    `zero_last` begins with blocks that add nothing, which trains better (Goyal et al. 2017).
+    """
+
+    def __init__(self, classes: int = 1000, *, zero_last: bool = True) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        wide = 64
+        for number, (blocks, inner) in enumerate(_STAGES):
+            layer = nn.Sequential()
+            for block in range(blocks):
+                layer.append(Bottleneck(wide, inner, 2 if number and not block else 1))
+                wide = inner * _EXPANSION
+            self.add_module(f"layer{number + 1}", layer)
+        self.fc = nn.Linear(wide, classes)
+        self._begin(zero_last)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The logits."""
+        values = self.maxpool(functional.relu(self.bn1(self.conv1(images)), inplace=True))
+        for number in range(len(_STAGES)):
+            values = self.get_submodule(f"layer{number + 1}")(values)
+        logits: torch.Tensor = self.fc(values.mean(dim=(2, 3)))
+        return logits
+
+    def _begin(self, zero_last: bool) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif zero_last and isinstance(module, Bottleneck):
+                nn.init.zeros_(module.bn3.weight)
+
+
+def load_weights(model: ResNet50, weights: Mapping[str, torch.Tensor]) -> bool:
+    """Load a checkpoint of torchvision's or of this model; whether its classifier fitted too.
+
+    One for another number of classes keeps its features, and the classifier stays as it was begun.
+    """
+    own = model.state_dict()
+    fits = all(weights[name].shape == own[name].shape for name in ("fc.weight", "fc.bias") if name in weights)
+    taken = {name: value for name, value in weights.items() if fits or not name.startswith("fc.")}
+    missing, unexpected = model.load_state_dict(taken, strict=False)
+    lost = [name for name in missing if not name.startswith("fc.")]
+    if lost or unexpected:
+        wrong = f"lacks {lost[0]}" if lost else f"has {unexpected[0]}"
+        raise UsageError(
+            f"the checkpoint {wrong}: it is not of a ResNet-50. Give one with torchvision's parameter names."
+        )
+    return fits and "fc.weight" in weights
