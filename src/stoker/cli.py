@@ -403,6 +403,37 @@ def bench(
 
 
 @app.command()
+def train(
+    workload: Annotated[str, typer.Argument(help="sar, imagenet, vesuvius or heimdall.")],
+    setting: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings: train.epochs=3 model.base=64"),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a .yaml or .toml file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The training's folder (default: runs/WORKLOAD).")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew; what is in the folder is put aside in it.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Train the workload's models on equal budgets, and compare.")
+    ] = False,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print all settings as JSON, and train nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Train one of the four reference workloads; goes on where it stopped. Made data need no path."""
+    from stoker import workloads
+    from stoker.train import command
+
+    code = command.go(
+        workloads.find(workload), settings=setting or [], config=config, out=out, fresh=fresh,
+        compare=compare, show_config=show_config, as_json=as_json,
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
+@app.command()
 def ward(
     case: Annotated[
         list[str] | None, typer.Argument(metavar="[CASE | CAUSE]...", help="Some cases only; no score then.")

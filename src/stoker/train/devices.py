@@ -1,0 +1,56 @@
+"""Fabric as the config asks for it: device, precision, ranks."""
+
+import os
+from typing import Any
+
+import torch
+
+from stoker.errors import MissingExtra, UsageError
+from stoker.train.config import TrainConfig
+from stoker.train.precision import plugin_for
+
+
+def open_fabric(config: TrainConfig) -> Any:
+    """Fabric, launched: under torchrun with its ranks, else with `config.devices` of them on this machine."""
+    try:
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies import DDPStrategy
+    except ImportError as error:
+        raise MissingExtra("lightning", "train", "Training") from error
+    kind = _kind(config)
+    devices, nodes = _ranks(config)
+    if config.batch_size % (devices * nodes):
+        raise UsageError(
+            f"train.batch_size is {config.batch_size} over {devices * nodes} ranks: it must be a multiple"
+        )
+    # Buffers are shared before they are judged, not in the forward: there, a rank that ran out of memory and
+    # begins again would be one exchange ahead of the others.
+    strategy = DDPStrategy(broadcast_buffers=False) if devices * nodes > 1 else "auto"
+    fabric = Fabric(
+        accelerator=kind,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=strategy,
+        plugins=[plugin_for(config.precision, kind)],
+    )
+    fabric.launch()
+    return fabric
+
+
+def _kind(config: TrainConfig) -> str:
+    there = torch.cuda.is_available()
+    if config.device == "auto":
+        return "cuda" if there else "cpu"
+    if config.device == "cuda" and not there:
+        raise UsageError(
+            "train.device is cuda, but torch finds no CUDA device here: use cpu, or leave it out"
+        )
+    return config.device
+
+
+def _ranks(config: TrainConfig) -> tuple[int, int]:
+    """Ranks on this machine, and machines."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return config.devices, 1
+    here, all_ranks = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    return here, all_ranks // here
