@@ -30,10 +30,10 @@ class Campaign:
 def find_campaign(url: str, dataset_ids: Sequence[str] = ()) -> Campaign:
     """The datasets of a database, or those named."""
     known = SqlSource(url, "SELECT id, area_m, iq_samples FROM datasets")
+    if not len(known):
+        raise SourceBroken(f"there is no dataset in {hide_password(url)}: fill it, or name another database")
     rows = known.read_all()
     ids: list[str] = rows["id"]
-    if not ids:
-        raise SourceBroken(f"there is no dataset in {hide_password(url)}: fill it, or name another database")
     if unknown := [name for name in dataset_ids if name not in ids]:
         raise UsageError(f"no dataset {unknown[0]!r}: there are {', '.join(sorted(ids))}")
     chosen = [at for at, name in enumerate(ids) if not dataset_ids or name in dataset_ids]
