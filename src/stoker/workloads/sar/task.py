@@ -80,7 +80,7 @@ class SarTask(Task[SarConfig]):
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
         """Patches that were not trained on, as they are, as they were rebuilt, and where these differ."""
         patches = self.choose_patches(feeds)
-        was, rebuilt = model.training, None
+        was = model.training
         model.eval()
         with torch.no_grad():
             rebuilt = model(patches).float()

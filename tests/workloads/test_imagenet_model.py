@@ -1,0 +1,64 @@
+"""ResNet-50: its size, its names, and what it loads."""
+
+import pytest
+import torch
+
+from stoker.errors import UsageError
+from stoker.workloads.imagenet.model import ResNet50, load_weights
+
+
+def expected_names() -> list[str]:
+    """The names in torchvision's checkpoint of ResNet-50, in order."""
+
+    def norm(name: str) -> list[str]:
+        kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+        return [f"{name}.{kind}" for kind in kinds]
+
+    names = ["conv1.weight", *norm("bn1")]
+    for layer, blocks in enumerate((3, 4, 6, 3), 1):
+        for block in range(blocks):
+            place = f"layer{layer}.{block}"
+            for number in (1, 2, 3):
+                names += [f"{place}.conv{number}.weight", *norm(f"{place}.bn{number}")]
+            if block == 0:
+                names += [f"{place}.downsample.0.weight", *norm(f"{place}.downsample.1")]
+    return [*names, "fc.weight", "fc.bias"]
+
+
+def test_it_is_torchvisions_to_the_name() -> None:
+    """25,557,032 parameters for 1,000 classes, each named as there, strides where v1.5 has them."""
+    with torch.device("meta"):
+        model = ResNet50()
+    assert sum(weight.numel() for weight in model.parameters()) == 25_557_032
+    assert list(model.state_dict()) == expected_names()
+    first = model.get_submodule("layer2.0")
+    assert (first.conv1.stride, first.conv2.stride) == ((1, 1), (2, 2))  # type: ignore[union-attr]
+
+
+def test_weights_for_other_classes_keep_the_features() -> None:
+    """The classifier is left as it was begun, and that is told; all of it loads where it fits."""
+    torch.manual_seed(0)
+    of_many, of_few = ResNet50(7), ResNet50(3)
+    begun = of_few.fc.weight.clone()
+    assert not load_weights(of_few, of_many.state_dict())
+    assert torch.equal(of_few.conv1.weight, of_many.conv1.weight)
+    assert torch.equal(of_few.fc.weight, begun)
+    assert load_weights(ResNet50(7), of_many.state_dict())
+
+
+def test_weights_of_something_else_are_refused() -> None:
+    """Told by the first name that is missing or too many."""
+    model = ResNet50(3)
+    state = model.state_dict()
+    with pytest.raises(UsageError, match="has layer9"):
+        load_weights(model, {**state, "layer9.0.conv1.weight": torch.zeros(1)})
+    del state["layer3.1.conv2.weight"]
+    with pytest.raises(UsageError, match=r"lacks layer3\.1\.conv2\.weight"):
+        load_weights(model, state)
+
+
+def test_any_size_of_image_gives_logits() -> None:
+    """32 pixels and up, in eval and train."""
+    model = ResNet50(5).eval()
+    for side in (32, 64):
+        assert model(torch.rand(1, 3, side, side)).shape == (1, 5)
