@@ -47,8 +47,9 @@ class TinyConfig:
 
     norm: str = "batch"
     dropout: float = 0.2
-    # Samples that make a forward run out of memory, from this step on; 0: never.
+    # A forward of more samples runs out of memory, on this rank or (None) on all; 0: never.
     most: int = 0
+    short_rank: int | None = None
     drop_last: bool = False
     slow_s: float = 0.0
     train: TrainConfig = field(default_factory=plain)
@@ -107,7 +108,8 @@ class Tiny(Task[TinyConfig]):
         if self.config.slow_s:
             time.sleep(self.config.slow_s)
         predicted = model(x)
-        if self.config.most and len(x) > self.config.most and model.training:
+        here = self.config.short_rank in (None, int(os.environ.get("RANK", "0")))
+        if here and self.config.most and len(x) > self.config.most and model.training:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         if model.training:
             self.seen.append(y[:, 0].tolist())

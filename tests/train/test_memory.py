@@ -1,0 +1,134 @@
+"""A device that runs out of memory: smaller micro-batches, the same batch, nothing lost and nothing twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import Tiny, TinyConfig, plain
+from torch import nn
+
+from stoker.errors import TrainingFailed
+from stoker.train.config import SaveConfig
+from stoker.train.fit import fit
+from stoker.train.task import Losses
+
+QUIET = {"epochs": 2, "save": SaveConfig(every=0)}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(max((folder / "checkpoints").glob("step-*")) / "model.safetensors")
+
+
+def test_out_of_memory_is_answered_with_smaller_micro_batches(tmp_path: Path) -> None:
+    """The weights are those of a training with that micro-batch from the start: draws, buffers and all."""
+    short = Tiny(TinyConfig(most=3, train=plain(**QUIET)))
+    fitted = fit(short, out=tmp_path / "short")
+    assert fitted.micro_batch == 2
+    asked = Tiny(TinyConfig(train=plain(**QUIET, micro_batch=2)))
+    fit(asked, out=tmp_path / "asked")
+    found, expected = weights(tmp_path / "short"), weights(tmp_path / "asked")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert short.seen == asked.seen
+
+
+def test_it_is_told_and_kept(tmp_path: Path) -> None:
+    """The journal has what was given up; a resume begins with the size that was found."""
+    told: list[str] = []
+    fit(Tiny(TinyConfig(most=5, train=plain(**QUIET, max_steps=3))), out=tmp_path, tell=told.append)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    [memory] = [line for line in lines if line["kind"] == "memory"]
+    assert (memory["step"], memory["micro_batch"]) == (1, 4)
+    assert any("micro-batches of 4 instead of 8, same batch" in text for text in told)
+    again = Tiny(TinyConfig(train=plain(**QUIET)))
+    assert fit(again, out=tmp_path).micro_batch == 4
+    assert max(map(len, again.seen)) == 4
+
+
+def test_memory_that_runs_out_in_a_later_micro_batch_undoes_the_earlier_ones(tmp_path: Path) -> None:
+    """Gradients of the micro-batches before it are gone: the step is made again, whole."""
+
+    class Late(Tiny):
+        failed = False
+
+        def loss(self, model: nn.Module, batch: object) -> Losses:
+            # The fourth call is the second micro-batch of the second step.
+            if self.calls == 3 and not self.failed:
+                self.failed = True
+                self.calls += 1
+                model(batch[0])  # type: ignore[index]
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().loss(model, batch)
+
+    late = Late(TinyConfig(norm="layer", dropout=0.0, train=plain(**QUIET, micro_batch=4)))
+    fit(late, out=tmp_path / "late")
+    calm = Tiny(TinyConfig(norm="layer", dropout=0.0, train=plain(**QUIET, micro_batch=4)))
+    fit(calm, out=tmp_path / "calm")
+    assert late.failed
+    found, expected = weights(tmp_path / "late"), weights(tmp_path / "calm")
+    for name in expected:  # in halves from the second step on: another order of sums
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_one_sample_that_does_not_fit_ends_the_training(tmp_path: Path) -> None:
+    """There is nothing smaller, and the error says what could be."""
+
+    class Full(Tiny):
+        def loss(self, model: nn.Module, batch: object) -> Losses:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(TrainingFailed, match="one sample at a time"):
+        fit(Full(TinyConfig(train=plain(**QUIET))), out=tmp_path)
+
+
+def test_ranks_back_off_together(tmp_path: Path) -> None:
+    """Of two ranks one runs out of memory: both lower their micro-batch, and the weights are as with one."""
+    script = Path(__file__).parent / "tiny.py"
+    words = ["norm=layer", "dropout=0", "train.epochs=1", "train.save.every=0"]
+    for folder, more in (("one", ["train.micro_batch=2"]), ("two", ["most=2", "short_rank=1"])):
+        ranks = (
+            ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if folder == "two" else []
+        )
+        done = subprocess.run(
+            [sys.executable, *ranks, str(script), str(tmp_path / folder), *words, *more],
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads((tmp_path / "two" / "result.json").read_text())
+    assert result["micro_batch"] == 2
+    found, expected = weights(tmp_path / "two"), weights(tmp_path / "one")
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Path) -> None:
+    """What a feed could not make at first comes when it has given memory back: no batch is missing."""
+    calm = Tiny(TinyConfig(train=plain(**QUIET)))
+    fit(calm, out=tmp_path / "calm")
+
+    failed: list[int] = []
+    made: list[int] = []
+
+    def fail_once(batch: object) -> object:
+        made.append(1)
+        if len(made) == 4 and not failed:
+            failed.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return batch
+
+    class Short(Tiny):
+        def open_feeds(self, world, device):  # type: ignore[no-untyped-def]
+            feeds = super().open_feeds(world, device)
+            feeds.train._transform = fail_once
+            return feeds
+
+    short = Short(TinyConfig(train=plain(**QUIET)))
+    fit(short, out=tmp_path / "short")
+    assert failed
+    assert short.seen == calm.seen
