@@ -73,6 +73,31 @@ def test_a_feed_goes_on_where_volumes_are_held_elsewhere(scrolls: list[Scroll]) 
     second.close()
 
 
+@pytest.mark.parametrize("home", ["ram", "disk"])
+def test_volumes_that_must_leave_the_device_leave_the_batches_as_they_were(
+    scrolls: list[Scroll], home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of an epoch; the feed says where they are then and why."""
+    source = source_of(scrolls)
+    expected = batches_of(source, Residence(home="disk", why=""))[:3]
+    feed = open_feed(
+        source, Residence(home="vram", why="", held=HeldScrolls.load(scrolls, CPU)),
+        VolumeTransform(field="image"), world=World(), device=CPU, batch_size=4, shuffle=True, seed=5,
+    )  # fmt: skip
+    free = Room(ram=GB if home == "ram" else 0)
+    monkeypatch.setattr("stoker.workloads.vesuvius.residence.find_room", lambda device: free)
+    batches = iter(feed)
+    found = [next(batches)]
+    assert feed.tier == "vram"
+    feed.shrink("a step ran out")
+    assert feed.tier == ("ram" if home == "ram" else "source")
+    assert "left vram: a step ran out" in feed.why
+    found += list(batches)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one["image"], other["image"])
+    feed.close()
+
+
 def test_two_ranks_share_a_batch(scrolls: list[Scroll]) -> None:
     """Together they have what one rank has."""
     source, home = source_of(scrolls), Residence(home="ram", why="", held=HeldScrolls.load(scrolls, CPU))

@@ -7,10 +7,14 @@ from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from stoker.workloads.vesuvius.residence import HOMES
 from stoker.workloads.vesuvius.scrolls import MadeScrolls
 
+# Of `train.batch_size`, which follows from two settings of the workload.
+_LEFT_OUT = 1
+
 
 def _train() -> TrainConfig:
     return TrainConfig(
         epochs=4,
+        batch_size=_LEFT_OUT,
         clip=12.0,
         log_every=5,
         optimizer=OptimizerConfig(name="adamw", lr=2e-3, weight_decay=1e-4),
@@ -76,15 +80,14 @@ class VesuviusConfig:
                 f"patch is {self.patch} with {len(self.widths)} widths: each side must be a multiple of "
                 f"{divisor}; take another patch, or fewer widths"
             )
-        self._settle_batch()
 
-    def _settle_batch(self) -> None:
-        """The trainer's own names for the batch follow the workload's."""
+    def settle(self) -> "VesuviusConfig":
+        """The same with the trainer's own names for the batch set as the workload's say."""
         step, given = self.train_batch_size * self.accumulate_steps, self.train
-        if given.batch_size not in (TrainConfig().batch_size, step):
+        if given.batch_size not in (_LEFT_OUT, step):
             raise UsageError(
                 f"train.batch_size is {given.batch_size}, but train_batch_size x accumulate_steps is "
                 f"{self.train_batch_size} x {self.accumulate_steps}: leave train.batch_size out"
             )
         micro = given.micro_batch or self.train_batch_size
-        object.__setattr__(self, "train", replace(given, batch_size=step, micro_batch=micro))
+        return replace(self, train=replace(given, batch_size=step, micro_batch=micro))

@@ -6,7 +6,7 @@ fits is taken, and the sentence that says why goes with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,6 +16,7 @@ from stoker.facts import host
 from stoker.feed import Feed
 from stoker.feed.choice import Room, Wish, choose
 from stoker.feed.crops import Samples
+from stoker.feed.sources.base import Source
 from stoker.feed.sources.volume_arrays import describe_volume
 from stoker.feed.transforms import BatchTransform
 from stoker.train.task import World
@@ -39,11 +40,13 @@ class Residence:
 class CutPatches(BatchTransform):
     """Cuts a batch's patches from volumes in the device's memory, and goes on with another transform.
 
-    The corners are known on the host by the samples' numbers, so the device is never waited for.
+    The corners are known on the host by the samples' numbers, so the device is never waited for. Volumes that
+    had to give way meanwhile are cut where they are now, or the patches are read.
     """
 
     source: ScrollSource
     held: HeldScrolls
+    device: torch.device
     then: BatchTransform
 
     @property
@@ -57,8 +60,42 @@ class CutPatches(BatchTransform):
 
     def __call__(self, batch: Any, *, samples: Samples, seed: int, epoch: int) -> Any:
         """The patches in place of where they lie."""
-        cut = self.held.cut(self.source.places(samples), self.source.patch)
+        if self.held.bytes:
+            cut = self.held.cut(self.source.places(samples), self.source.patch)
+        else:
+            cut = self.source.read(samples)
+        cut = {name: field.to(self.device, non_blocking=True) for name, field in cut.items()}
         return self.then(cut, samples=samples, seed=seed, epoch=epoch)
+
+
+class ScrollFeed(Feed):
+    """A feed that says where its volumes are, and gives the device's memory back when the loop needs it."""
+
+    def __init__(self, samples: Source, residence: Residence, **options: Any) -> None:
+        super().__init__(samples, **options)
+        self._residence = residence
+
+    @property
+    def why(self) -> str:
+        """Where the volumes are held, and why there."""
+        return self._residence.why
+
+    @property
+    def tier(self) -> str:
+        """Where the volumes are held now: vram, ram, or nowhere (source)."""
+        return "source" if self._residence.home == "disk" else self._residence.home
+
+    def shrink(self, why: str = "the loop ran out of memory") -> None:
+        """Bring volumes on the device to the host's memory, or leave them on disk where that is full."""
+        held = self._residence.held
+        if held is None or self._residence.home != "vram":
+            return
+        home, said = choose_home("ram", held.bytes, None, find_room(torch.device("cpu")))
+        if home == "ram":
+            held.move(torch.device("cpu"))
+        else:
+            held.drop()
+        self._residence = replace(self._residence, home=home, why=f"{said} (left vram: {why})")
 
 
 def find_room(device: torch.device) -> Room:
@@ -120,7 +157,7 @@ def open_feed(
     shuffle: bool | str,
     workers: int = 0,
     seed: int = 0,
-) -> Feed:
+) -> ScrollFeed:
     """A feed of these patches, the same batches wherever the volumes are."""
     held = residence.held
     samples: PlaceSource | HeldSource | ScrollSource = source
@@ -128,11 +165,12 @@ def open_feed(
     tier = "source"
     if held is not None and residence.home == "vram":
         samples, tier, workers = PlaceSource(source), "auto", 0
-        transform = CutPatches(source=source, held=held, then=transform)
+        transform = CutPatches(source=source, held=held, device=device, then=transform)
     elif held is not None:
         samples, workers = HeldSource(source, held), 0
-    return Feed(
+    return ScrollFeed(
         samples,
+        residence,
         global_batch_size=batch_size,
         shuffle=shuffle,
         device=device,

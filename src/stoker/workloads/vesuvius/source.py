@@ -128,6 +128,14 @@ class HeldScrolls:
         """What they take."""
         return sum(tensor.nbytes for pair in self._volumes for tensor in pair)
 
+    def move(self, device: torch.device) -> None:
+        """To another memory; what they took before is free then."""
+        self._volumes = tuple((image.to(device), label.to(device)) for image, label in self._volumes)
+
+    def drop(self) -> None:
+        """Hold nothing any more."""
+        self._volumes = ()
+
     def cut(self, places: Places, patch: Size) -> dict[str, torch.Tensor]:
         """The patches at these places, in the memory that the volumes are in: one copy for each field."""
         depth, height, width = patch

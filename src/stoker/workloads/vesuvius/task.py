@@ -35,6 +35,9 @@ class VesuviusTask(Task[VesuviusConfig]):
     name = "vesuvius"
     better = ("dice", "max")
 
+    def __init__(self, config: VesuviusConfig) -> None:
+        super().__init__(config.settle())
+
     def build_model(self) -> UNet3d:
         """A U-Net of the config's widths."""
         return UNet3d(self.config.widths, deep_supervision=self.config.deep_supervision)
@@ -44,7 +47,6 @@ class VesuviusTask(Task[VesuviusConfig]):
         config = self.config
         train, valid = split_scrolls(open_scrolls(config), config.valid)
         residence = self._settle(train, device)
-        _log.info("volumes: %s", residence.why)
         drawn = ScrollSource.at_random(
             train,
             patch=config.patch,
