@@ -46,7 +46,9 @@ def make_folders(
     """
     names = name_classes(classes, seed)
     store = Store(root, options=options)
-    there = set(store.gather([TRAIN, VALID]).keys) if _has_parts(store) else set()
+    if store.folder is not None:
+        store.folder.mkdir(parents=True, exist_ok=True)
+    there = set(store.gather({TRAIN, VALID}.intersection(store.folders())).keys)
     wanted = [
         (file, name, number)
         for place, name in enumerate(names)
@@ -74,9 +76,3 @@ def _files(name: str, place: int, train: int, valid: int) -> list[tuple[str, int
         (f"{VALID}/{name}/ILSVRC2012_val_{offset + number:08d}.JPEG", train + number)
         for number in range(valid)
     ]
-
-
-def _has_parts(store: Store) -> bool:
-    if store.folder is not None and not store.folder.is_dir():
-        return False
-    return {TRAIN, VALID} <= set(store.folders())

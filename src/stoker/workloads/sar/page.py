@@ -66,7 +66,10 @@ def _table(trained: Sequence["Trained"], mean_psnr: float) -> Html:
         for one in trained
     )
     columns = ("model", "parameters", "PSNR", "over the mean", "SSIM", "speed", "peak memory", "time")
-    note = "PSNR and SSIM are of the last validation. Peak memory is the card's, with the samples held there."
+    note = (
+        "PSNR and SSIM are of the last validation, the pictures of the best weights. Peak memory is the "
+        "card's, with the samples that are held there."
+    )
     return tag(
         "section",
         tag("h2", "Side by side"),
