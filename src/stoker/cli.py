@@ -411,15 +411,12 @@ def train(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a .yaml or .toml file.")] = None,
     out: Annotated[Path | None, typer.Option(help="The training's folder (default: runs/WORKLOAD).")] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew; what is in the folder is put aside in it.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; what is there is put aside.")] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Train the workload's models on equal budgets, and compare.")
+        bool, typer.Option("--compare", help="Its models on equal budgets, compared.")
     ] = False,
-    show_config: Annotated[
-        bool, typer.Option("--show-config", help="Print all settings as JSON, and train nothing.")
-    ] = False,
+    find_lr: Annotated[bool, typer.Option("--find-lr", help="Sweep the learning rate, and stop.")] = False,
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Train one of the four reference workloads; goes on where it stopped. Made data need no path."""
@@ -428,7 +425,7 @@ def train(
 
     code = command.go(
         workloads.find(workload), settings=setting or [], config=config, out=out, fresh=fresh,
-        compare=compare, show_config=show_config, as_json=as_json,
+        compare=compare, find_lr=find_lr, show_config=show_config, as_json=as_json,
     )  # fmt: skip
     raise typer.Exit(code)
 

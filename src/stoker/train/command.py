@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from stoker.errors import UsageError
 from stoker.train.config_file import load, to_values
@@ -19,10 +20,11 @@ def go(
     out: Path | None,
     fresh: bool,
     compare: bool,
+    find_lr: bool,
     show_config: bool,
     as_json: bool,
 ) -> int:
-    """Train, compare, or show the settings; the exit code, 143 for a training that was told to stop."""
+    """Train, compare, sweep or show the settings; the exit code, 143 for a training told to stop."""
     made = load(workload.config, config, settings)
     folder = out or Path("runs") / workload.name
     if show_config:
@@ -34,6 +36,9 @@ def go(
         page = workload.compare(made, folder)
         sys.stdout.write(json.dumps({"schema": 1, "page": str(page)}) + "\n" if as_json else f"{page}\n")
         return 0
+    if find_lr:
+        _sweep(workload, made, as_json)
+        return 0
     from stoker.train.fit import fit
 
     fitted = fit(workload.task(made), out=folder, fresh=fresh)
@@ -41,3 +46,17 @@ def go(
         sys.stdout.write(json.dumps({"schema": 1, "workload": workload.name, **fitted.to_json()}) + "\n")
     # As the shell tells of a process that the signal ended: whoever sent it sees that it was heard.
     return 128 + signal.SIGTERM if fitted.ended == "stopped" else 0
+
+
+def _sweep(workload: Workload, made: Any, as_json: bool) -> None:
+    """The learning rate, swept over a new model of the workload; nothing of it is kept."""
+    from rich.console import Console
+
+    from stoker.train.rate import find_rate
+    from stoker.tune.lr_words import show
+
+    curve = find_rate(workload.task(made))
+    if as_json:
+        sys.stdout.write(json.dumps({"workload": workload.name, **curve.to_json()}) + "\n")
+    else:
+        show(curve, Console())
