@@ -13,7 +13,6 @@ from stoker.train.task import World
 from stoker.workloads.heimdall import WORKLOAD, HeimdallConfig, HeimdallTask
 from stoker.workloads.heimdall.measurements import FEATURES
 from stoker.workloads.heimdall.source import open_source
-from stoker.workloads.heimdall.task import explain
 
 SMALL = [
     "made.samples=600", "made.iq_samples=16", "width=32", "layers=2", "train.batch_size=32",
@@ -64,7 +63,7 @@ def test_preloading_falls_back_and_says_why() -> None:
     assert task.config.preload_to_gpu
     feeds = task.open_feeds(World(), CPU)
     assert feeds.train.tier == "ram"
-    assert "the device is the CPU" in explain(feeds.train)
+    assert "not vram: the device is the CPU; 1,000 samples take" in feeds.train.why
     assert len(feeds.train) == 480 // 32
     feeds.close()
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stoker.errors import UsageError
+from stoker.feed.sources.volume import VolumeSource
 from stoker.train.config_file import load
 from stoker.train.fit import Fitted, fit
 from stoker.train.task import World
@@ -46,15 +47,21 @@ def judge_by(task: VesuviusTask, find: Any) -> dict[str, float]:
 
 
 def test_a_short_training_beats_rules_that_know_nothing(tmp_path: Path) -> None:
-    """Better than calling everything a sheet and than the brighter half, by Dice; it ends with a picture."""
+    """Better than calling everything a sheet and than the brighter half, by Dice; it ends with a picture
+    and a prediction of the whole volume."""
     task = VesuviusTask(config_of())
     everything = judge_by(task, lambda image: torch.ones_like(image, dtype=torch.bool))
     brighter = judge_by(task, lambda image: image > image.median())
-    fitted = train(tmp_path / "run", "train.epochs=4", "train.optimizer.lr=5e-3")
+    fitted = train(tmp_path / "run", "train.epochs=4", "train.optimizer.lr=5e-3", "predict=true")
     assert fitted.metrics["dice"] > 1.3 * everything["dice"]
     assert fitted.metrics["dice"] > 1.1 * brighter["dice"]
-    assert [path.name for path in fitted.pictures] == ["slice.png"]
+    assert [path.name for path in fitted.pictures] == ["slice.png", "scroll_001.zarr"]
     assert fitted.pictures[0].read_bytes().startswith(b"\x89PNG")
+    scroll = open_scrolls(task.config)[1]
+    whole = VolumeSource(fitted.pictures[1], labels=scroll.labels, patch=(32, 64, 64), mode="grid")[0]
+    overall = Dice()
+    overall.update(whole["image"] > 127, whole["label"])
+    assert overall.compute().item() > 1.3 * everything["dice"]
 
 
 def test_the_names_of_the_note_make_the_trainers_batch() -> None:

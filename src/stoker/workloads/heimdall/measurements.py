@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import UsageError
+from stoker.feed.draws import draw
 
 # The most receivers of a sample; a sample has as many slots, of which some are not heard.
 RECEIVERS = 7
@@ -34,6 +35,10 @@ _DRIFT_HZ = 30.0
 _CHIP = 4
 # Of a sample's IQ, as int8: headroom for noise.
 _LEVEL = 36.0
+# What numbers are drawn for; each has a stream of its own.
+_SENT, _EVEN, _NORMAL, _CHIPS, _TURNS, _NOISE = range(6)
+# IQ values made at one go, 8 MB in each of a few arrays.
+_PIECE = 1 << 20
 
 Values: TypeAlias = NDArray[np.float32]
 
@@ -102,54 +107,50 @@ class Measurements:
 
 def place_receivers(made: MadeRadio) -> Values:
     """Where the receivers stand: one near the middle, the others around it, none in the same direction."""
-    draw = np.random.default_rng([made.seed, 1])
+    chance = np.random.default_rng([made.seed, 1])
     around = made.receivers - 1
-    angle = 2 * np.pi * (np.arange(around) + draw.uniform(0.1, 0.9, around)) / around
-    way = draw.uniform(0.25, 0.45, around) * made.area_m
+    angle = 2 * np.pi * (np.arange(around) + chance.uniform(0.1, 0.9, around)) / around
+    way = chance.uniform(0.25, 0.45, around) * made.area_m
     ring = np.stack([np.cos(angle) * way, np.sin(angle) * way], axis=1)
-    middle = draw.uniform(-0.08, 0.08, (1, 2)) * made.area_m
+    middle = chance.uniform(-0.08, 0.08, (1, 2)) * made.area_m
     return np.concatenate([middle, ring]).astype(np.float32)
 
 
 def measure(made: MadeRadio, start: int, stop: int) -> Measurements:
-    """Samples start to stop - 1, which do not hang on one another."""
+    """Samples start to stop - 1; each hangs on the settings and its number alone."""
+    numbers = np.arange(start, stop, dtype=np.int64)
     stations = place_receivers(made).astype(np.float64)
-    count, slots = stop - start, made.receivers
-    # Each sample has a generator of its own, so that they are the same however they are asked for.
-    draws = np.stack([_draw(made.seed, number, slots) for number in range(start, stop)])
-    position = (draws[:, 0, :2] - 0.5) * made.area_m
-    power = _POWER_DBM[0] + draws[:, 0, 2] * (_POWER_DBM[1] - _POWER_DBM[0])
-    drift = (draws[:, 0, 3] - 0.5) * 400
-    gauss, evens = draws[:, 1 : 1 + slots, :3], draws[:, 1 : 1 + slots, 3:]
+    count, slots = len(numbers), made.receivers
+    sent = draw(seed=made.seed, epoch=_SENT, samples=numbers, count=4)
+    position = (sent[:, :2] - 0.5) * made.area_m
+    power = _POWER_DBM[0] + sent[:, 2] * (_POWER_DBM[1] - _POWER_DBM[0])
+    evens = draw(seed=made.seed, epoch=_EVEN, samples=numbers, count=3 * slots).reshape(count, slots, 3)
+    normals = _draw_normal(made.seed, _NORMAL, numbers, 3 * slots).reshape(count, slots, 3)
     way = np.linalg.norm(position[:, None] - stations, axis=2)
     loss = _LOSS_AT_1_KM_DB + 10 * _EXPONENT * np.log10(np.maximum(way, 50) / 1000)
-    rssi = power[:, None] - loss + _SHADOWING_DB * gauss[..., 0]
+    rssi = power[:, None] - loss + _SHADOWING_DB * normals[..., 0]
     snr = rssi - _NOISE_DBM
     heard = _choose_heard((snr > _HEARD_DB) & (evens[..., 0] >= made.outage), snr)
     sigma = np.hypot(_CLOCK_US, _WEAK_US * 10 ** (-snr / 20))
     detour = np.where(evens[..., 1] < _DETOURS, -np.log1p(-evens[..., 2]) * _DETOUR_US, 0.0)
     delay = way / SPEED_OF_LIGHT_M_US
-    arrival = delay + detour + sigma * gauss[..., 1]
+    arrival = delay + detour + sigma * normals[..., 1]
     arrival -= np.where(heard, arrival, np.inf).min(axis=1, keepdims=True)
-    offset = drift[:, None] + _DRIFT_HZ * gauss[..., 2]
+    offset = (sent[:, 3:] - 0.5) * 400 + _DRIFT_HZ * normals[..., 2]
     fixed = np.broadcast_to(stations, (count, slots, 2))
     features = np.concatenate([fixed, np.stack([rssi, snr, arrival, offset, sigma], axis=2)], axis=2)
-    iq = _draw_iq(made, start, delay, snr, offset)
-    padding = [(0, 0), (0, RECEIVERS - slots)]
+    iq = np.zeros((count, RECEIVERS, 2, made.iq_samples), np.int8)
+    step = max(1, _PIECE // (slots * made.iq_samples))
+    for first in range(0, count, step):
+        rows = slice(first, first + step)
+        drawn = _draw_iq(made, numbers[rows], delay[rows], snr[rows], offset[rows])
+        iq[rows, :slots] = drawn * heard[rows, :, None, None]
+    spare = [(0, 0), (0, RECEIVERS - slots)]
     return Measurements(
         position=position.astype(np.float32),
-        heard=np.pad(heard, padding).astype(np.uint8),
-        features=np.pad(features * heard[..., None], [*padding, (0, 0)]).astype(np.float32),
-        iq=np.pad(iq * heard[..., None, None], [*padding, (0, 0), (0, 0)]).astype(np.int8),
-    )
-
-
-def _draw(seed: int, number: int, slots: int) -> NDArray[np.float64]:
-    """A row for the transmitter, of even draws, and one for each receiver: three normal, three even."""
-    draw = np.random.default_rng([seed, 2, number])
-    transmitter = draw.uniform(size=(1, 6))
-    return np.concatenate(
-        [transmitter, np.hstack([draw.normal(size=(slots, 3)), draw.uniform(size=(slots, 3))])]
+        heard=np.pad(heard, spare).astype(np.uint8),
+        features=np.pad(features * heard[..., None], [*spare, (0, 0)]).astype(np.float32),
+        iq=iq,
     )
 
 
@@ -162,37 +163,37 @@ def _choose_heard(heard: NDArray[np.bool_], snr: NDArray[np.float64]) -> NDArray
 
 def _draw_iq(
     made: MadeRadio,
-    start: int,
+    numbers: NDArray[np.int64],
     delay: NDArray[np.float64],
     snr: NDArray[np.float64],
     offset: NDArray[np.float64],
 ) -> NDArray[np.int8]:
     """What each receiver's mixer gives: one signal, each time as late and as noisy as it is there."""
-    count, slots = delay.shape
-    values = np.arange(made.iq_samples)
-    late = delay * made.sample_rate_hz / 1e6
-    length = (
-        made.iq_samples
-        + int(np.ceil(1.5 * made.area_m / SPEED_OF_LIGHT_M_US * made.sample_rate_hz / 1e6))
-        + 2
-    )
-    iq = np.empty((count, slots, 2, made.iq_samples), np.int8)
-    for row in range(count):
-        draw = np.random.default_rng([made.seed, 3, start + row])
-        chips = np.where(draw.uniform(size=-(-length // _CHIP)) < 0.5, -1.0, 1.0)
-        signal = np.repeat(chips, _CHIP)[:length]
-        # As early as possible, so that the last value of the latest receiver is still in it.
-        at = length - 2 - made.iq_samples + values[None] - late[row][:, None]
-        whole = np.floor(at).astype(np.int64)
-        part = at - whole
-        received = signal[whole] * (1 - part) + signal[whole + 1] * part
-        turned = (
-            2 * np.pi * (offset[row][:, None] * values / made.sample_rate_hz + draw.uniform(size=(slots, 1)))
-        )
-        amplitude = 10 ** (snr[row][:, None] / 20)
-        noise = draw.normal(size=(2, slots, made.iq_samples)) / np.sqrt(2)
-        scale = _LEVEL / np.sqrt(amplitude**2 + 1)  # gain is controlled: power is told by the features
-        for axis, wave in enumerate((np.cos(turned), np.sin(turned))):
-            mixed = scale * (amplitude * received * wave + noise[axis])
-            iq[row, :, axis] = np.clip(np.round(mixed), -127, 127)
-    return iq
+    (count, slots), values = delay.shape, np.arange(made.iq_samples)
+    per_us = made.sample_rate_hz / 1e6
+    # No way in the square is as long: to a corner it is at most 1.2 of its side.
+    longest = int(np.ceil(1.5 * made.area_m / SPEED_OF_LIGHT_M_US * per_us))
+    length = made.iq_samples + longest + 2
+    chips = draw(seed=made.seed, epoch=_CHIPS, samples=numbers, count=-(-length // _CHIP)) < 0.5
+    signal = np.repeat(np.where(chips, -1.0, 1.0), _CHIP, axis=1)
+    at = longest + values - (delay * per_us)[..., None]
+    before = np.floor(at).astype(np.int64)
+    part = at - before
+    row = np.arange(count)[:, None, None]
+    received = signal[row, before] * (1 - part) + signal[row, before + 1] * part
+    turns = draw(seed=made.seed, epoch=_TURNS, samples=numbers, count=slots)[..., None]
+    angle = 2 * np.pi * (offset[..., None] * values / made.sample_rate_hz + turns)
+    amplitude = 10 ** (snr[..., None] / 20)
+    noise = _draw_normal(made.seed, _NOISE, numbers, slots * 2 * made.iq_samples)
+    noise = noise.reshape(count, slots, 2, -1) / np.sqrt(2)
+    waves = np.stack([np.cos(angle), np.sin(angle)], axis=2)
+    mixed = (amplitude * received)[:, :, None] * waves + noise
+    # Gain is controlled: how strong a signal is, the features tell.
+    level = _LEVEL / np.sqrt(amplitude**2 + 1)
+    return np.clip(np.round(mixed * level[:, :, None]), -127, 127).astype(np.int8)
+
+
+def _draw_normal(seed: int, purpose: int, numbers: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Normal numbers from pairs of even ones (Box and Muller)."""
+    even = draw(seed=seed, epoch=purpose, samples=numbers, count=2 * count)
+    return np.sqrt(-2 * np.log1p(-even[:, :count])) * np.cos(2 * np.pi * even[:, count:])

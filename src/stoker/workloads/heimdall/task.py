@@ -1,7 +1,6 @@
 """Localisation as the trainer sees it: what receivers measured in, a position and its spread out."""
 
 import json
-import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from stoker.facts import words
 from stoker.feed import Feed
 from stoker.feed.sources.sql import SqlSource
 from stoker.feed.whole_file import whole_file
@@ -24,8 +24,17 @@ from stoker.workloads.made import made_once
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-_log = logging.getLogger(__name__)
 _FILE = "radio.db"
+
+
+class RadioFeed(Feed):
+    """A feed that also says what 1,000 of its samples take, and that a CPU has no memory of its own."""
+
+    @property
+    def why(self) -> str:
+        """Where the samples are held, and why there."""
+        alone = "" if self.device.type == "cuda" else "; not vram: the device is the CPU"
+        return f"{super().why}{alone}; 1,000 samples take {words.size(bytes_per_thousand(self.dataset))}"
 
 
 class HeimdallTask(Task[HeimdallConfig]):
@@ -65,19 +74,17 @@ class HeimdallTask(Task[HeimdallConfig]):
         train = self._source("train")
         size = config.train.batch_size
 
-        def feed(source: SqlSource, **options: Any) -> Feed:
-            return Feed(
+        def feed(source: SqlSource, **options: Any) -> RadioFeed:
+            return RadioFeed(
                 source, device=device, seed=config.train.seed,
                 tier="vram" if config.preload_to_gpu else "ram",
                 reserve=None if config.reserve_gb is None else int(config.reserve_gb * 1e9),
                 global_batch_size=size, rank=world.rank, world_size=world.size, **options,
             )  # fmt: skip
 
-        feeds = Feeds(
+        return Feeds(
             train=feed(train, shuffle=True, drop_last=len(train) > size), valid=feed(self._source("valid"))
         )
-        _log.info("samples: %s; 1,000 take %.1f MB", explain(feeds.train), bytes_per_thousand(train) / 1e6)
-        return feeds
 
     def loss(self, model: nn.Module, batch: Any) -> Losses:
         """How surprising the true positions are (Gaussian), and by how far they are missed, in km."""
@@ -126,7 +133,7 @@ class HeimdallTask(Task[HeimdallConfig]):
             "train_samples": len(feeds.train.dataset),
             "bytes_per_1000_samples": bytes_per_thousand(feeds.train.dataset),
             "tier": feeds.train.tier,
-            "why": explain(feeds.train),
+            "why": feeds.train.why,
         }
         with whole_file(folder / "errors.json") as file:
             file.write(json.dumps(held, indent=1).encode())
@@ -155,12 +162,6 @@ class HeimdallTask(Task[HeimdallConfig]):
 
     def _source(self, split: Literal["train", "valid"]) -> SqlSource:
         return open_source(self.url, self.campaign, split, self.config.dataset_ids)
-
-
-def explain(feed: Feed) -> str:
-    """Where a feed's samples are, and why no higher, if they are not on a GPU."""
-    alone = "" if feed.device.type == "cuda" else "; not vram: the device is the CPU"
-    return f"{feed.why}{alone}"
 
 
 def _estimate(model: nn.Module, batch: Any) -> tuple[Estimate, Tensor]:

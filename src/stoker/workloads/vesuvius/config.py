@@ -62,9 +62,11 @@ class VesuviusConfig:
     reserve_gb: float | None = None
     # Of the sliding window, the share that the next one has too.
     overlap: float = 0.5
+    # At the end, write the chance of a sheet in the whole of each volume kept apart, as zarr.
+    predict: bool = False
     # Of the surface Dice, in voxels.
     tolerance: float = 2.0
-    # Share of the range: a chance above it is a sheet.
+    # A chance above it is a sheet.
     threshold: float = 0.5
     train: TrainConfig = field(default_factory=_train)
 

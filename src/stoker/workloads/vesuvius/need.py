@@ -18,7 +18,7 @@ def measure_step(
 ) -> int:
     """The most bytes that torch had set aside over one forward and backward, and what an optimizer keeps.
 
-    The model is moved to the device, and is of no use afterwards. Out of memory is the caller's to handle.
+    Out of memory is the caller's to handle.
     """
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
@@ -35,6 +35,7 @@ def measure_step(
     peak = torch.cuda.max_memory_reserved(device) - before
     weights = sum(weight.nbytes for weight in model.parameters())
     del logits, dice, entropy, patches, labels
-    model.to("meta")
+    model.zero_grad()
+    model.cpu()
     torch.cuda.empty_cache()
     return peak + _KEPT * weights

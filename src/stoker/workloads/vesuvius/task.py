@@ -1,12 +1,13 @@
 """Segmentation of scrolls as the trainer sees it: which voxels of a scan are papyrus."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from stoker.errors import UsageError
@@ -15,7 +16,7 @@ from stoker.train.task import Feeds, Losses, Task, World
 from stoker.workloads.made import made_once
 from stoker.workloads.vesuvius.config import VesuviusConfig
 from stoker.workloads.vesuvius.gallery import draw_slice
-from stoker.workloads.vesuvius.inference import slide
+from stoker.workloads.vesuvius.inference import slide, write_prediction
 from stoker.workloads.vesuvius.loss import segmentation_losses
 from stoker.workloads.vesuvius.need import measure_step
 from stoker.workloads.vesuvius.residence import Residence, open_feed, settle
@@ -91,25 +92,33 @@ class VesuviusTask(Task[VesuviusConfig]):
             metric.update(found, batch["label"])
 
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
-        """The middle slice of a volume that was not trained on, by a window that slides over it."""
-        config = self.config
+        """The middle slice of a volume that was not trained on; where asked for, such volumes whole."""
+        config, device = self.config, feeds.train.device
         _, valid = split_scrolls(open_scrolls(config), config.valid)
-        grey, label, chance = self.predict_middle(model, valid[0], feeds.train.device)
-        return [draw_slice(grey, label, chance, folder / "slice.png")]
+        middle = read_middle(valid[0], config.patch[0])
+        chances = np.concatenate([slab.numpy() for _, slab in self.predict(model, middle["image"], device)])
+        at = config.patch[0] // 2
+        drawn = draw_slice(middle["image"][at], middle["label"][at], chances[at], folder / "slice.png")
+        if not config.predict:
+            return [drawn]
+        return [drawn] + [
+            write_prediction(
+                folder / "predictions" / f"{scroll.name}.zarr",
+                scroll.volume,
+                self.predict(model, scroll.volume, device),
+            )
+            for scroll in valid
+        ]
 
-    def predict_middle(self, model: nn.Module, scroll: Scroll, device: torch.device) -> tuple[Any, Any, Any]:
-        """The middle slice of a scroll as it is, as labelled, and the chance of a sheet in it."""
+    def predict(
+        self, model: nn.Module, volume: Path | NDArray[np.uint8], device: torch.device
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """The chance of a sheet in every voxel of a volume, slab by slab, by a window that slides over it."""
         config = self.config
-        slab = read_middle(scroll, config.patch[0])
-        was = model.training
-        slabs = slide(
-            model, slab["image"], patch=config.patch, transform=self._transform(flip=0.0), device=device,
+        return slide(
+            model, volume, patch=config.patch, transform=self._transform(flip=0.0), device=device,
             overlap=config.overlap, batch_size=config.train_batch_size,
         )  # fmt: skip
-        chances = np.concatenate([part.numpy() for _, part in slabs])
-        model.train(was)
-        middle = len(chances) // 2
-        return slab["image"][middle], slab["label"][middle], chances[middle]
 
     def _transform(self, flip: float) -> VolumeTransform:
         return VolumeTransform(flip=flip, mean=self.config.mean, std=self.config.std, field="image")
