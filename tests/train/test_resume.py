@@ -47,8 +47,12 @@ def test_a_training_killed_at_any_step_ends_with_the_same_bits(tmp_path: Path, m
     """Killed twice by SIGKILL in a forward, with and without accumulation: same weights, same curve."""
     words = [*ONCE, f"train.micro_batch={micro}", "train.ema.decay=0.9", "train.clip=1.0"]
     train(tmp_path / "whole", *words)
-    steps = torch.randint(3, 18, (2,), generator=torch.Generator().manual_seed(micro)).tolist()
-    for killed in steps:
+    calls = -(-8 // micro)  # in a step
+    early, late = (
+        int(torch.randint(low, high, (), generator=torch.Generator().manual_seed(micro)))
+        for low, high in ((3 * calls, 9 * calls), (1, 5 * calls))
+    )
+    for killed in (early, late):
         train(tmp_path / "killed", "--kill", str(killed), *words, expected=-signal.SIGKILL)
     told = train(tmp_path / "killed", *words)
     assert "goes on from step" in told

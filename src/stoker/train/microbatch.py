@@ -37,13 +37,16 @@ def cut_samples(batch: Any, start: int, stop: int) -> Any:
 
 
 def spans(count: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where the micro-batches of a share begin and end; the last may be short.
+    """Where the micro-batches of a share begin and end: as few as can be, of sizes alike.
 
-    >>> list(spans(10, 4))
-    [(0, 4), (4, 8), (8, 10)]
+    Alike, since a last one of a single sample has no statistics for a BatchNorm.
+
+    >>> list(spans(10, 4)), list(spans(4, 3))
+    ([(0, 4), (4, 7), (7, 10)], [(0, 2), (2, 4)])
     """
-    for start in range(0, count, size):
-        yield start, min(start + size, count)
+    parts = -(-count // size)
+    for part in range(parts):
+        yield -(-count * part // parts), -(-count * (part + 1) // parts)
 
 
 def halve(size: int) -> int | None:
