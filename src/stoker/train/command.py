@@ -42,7 +42,7 @@ def go(
     from stoker.train.fit import fit
 
     fitted = fit(workload.task(made), out=folder, fresh=fresh)
-    if as_json:
+    if as_json and fitted.rank == 0:
         sys.stdout.write(json.dumps({"schema": 1, "workload": workload.name, **fitted.to_json()}) + "\n")
     # As the shell tells of a process that the signal ended: whoever sent it sees that it was heard.
     return 128 + signal.SIGTERM if fitted.ended == "stopped" else 0

@@ -1,9 +1,11 @@
 """Fabric as the config asks for it: device, precision, ranks."""
 
+import inspect
 import os
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import MissingExtra, UsageError
 from stoker.train.config import TrainConfig
@@ -23,9 +25,7 @@ def open_fabric(config: TrainConfig) -> Any:
         raise UsageError(
             f"train.batch_size is {config.batch_size} over {devices * nodes} ranks: it must be a multiple"
         )
-    # Buffers are shared before they are judged, not in the forward: there, a rank that ran out of memory and
-    # begins again would be one exchange ahead of the others.
-    strategy = DDPStrategy(broadcast_buffers=False) if devices * nodes > 1 else "auto"
+    strategy = DDPStrategy(**_without_forward_sync()) if devices * nodes > 1 else "auto"
     fabric = Fabric(
         accelerator=kind,
         devices=devices,
@@ -35,6 +35,16 @@ def open_fabric(config: TrainConfig) -> Any:
     )
     fabric.launch()
     return fabric
+
+
+def _without_forward_sync() -> dict[str, bool]:
+    """Buffers are shared before they are judged, not in the forward.
+
+    There, a rank that ran out of memory and begins again would be one exchange ahead of the others.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    # torch 2.13 has a new name for it, and warns of the old one.
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
 def _kind(config: TrainConfig) -> str:

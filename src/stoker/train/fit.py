@@ -43,6 +43,8 @@ class Fitted:
     resumed: int | None
     folder: Path
     pictures: tuple[Path, ...] = ()
+    # Of this process; what is written and printed is rank 0's.
+    rank: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -128,6 +130,7 @@ def _fit(
         resumed=resumed,
         folder=out,
         pictures=tuple(pictures),
+        rank=meeting.rank,
     )
     if meeting.rank == 0:
         folder.write_json(out / "result.json", {"schema": 1, "task": task.name, **fitted.to_json()})
