@@ -1,7 +1,9 @@
 """What the SAR autoencoders are built of: residual blocks, before or after activation, and CBAM attention.
 
 All normalise by groups of channels. A sample's output then does not hang on the batch it came in: the same
-global batch gives the same maths in one piece, in micro-batches and over any number of ranks.
+global batch gives the same maths in one piece, in micro-batches and over any number of ranks. Such a norm takes
+a patch's brightness and contrast away, which an autoencoder must give back: so norms stand only inside the
+blocks, and the way around them, from the first convolution to the last, has none.
 """
 
 from collections.abc import Callable
@@ -11,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-_GROUPS = 8
+# Channels that are normalised together.
+_GROUP = 8
 # Channels of attention's inner layer: a sixteenth of the block's, as its authors have it, and a few at least.
 _REDUCTION, _FEWEST = 16, 4
 _ATTENTION_KERNEL = 7
@@ -22,7 +25,7 @@ MakeBlock: TypeAlias = Callable[[int, int, int], nn.Module]
 
 def norm(channels: int) -> nn.GroupNorm:
     """Group normalisation of so many channels."""
-    return nn.GroupNorm(min(_GROUPS, channels), channels)
+    return nn.GroupNorm(max(1, channels // _GROUP), channels)
 
 
 def conv(wide_in: int, wide_out: int, stride: int = 1) -> nn.Conv2d:
@@ -69,11 +72,9 @@ class PreActivationBlock(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """The block's output."""
-        active = functional.relu(self.norm1(values))
-        inner = self.conv2(functional.relu(self.norm2(self.conv1(active))))
-        # A changed shape is projected from the activated values, so that they are normalised once.
-        around = values if isinstance(self.skip, nn.Identity) else self.skip(active)
-        added: torch.Tensor = self.attention(inner) + around
+        inner = self.conv1(functional.relu(self.norm1(values)))
+        inner = self.conv2(functional.relu(self.norm2(inner)))
+        added: torch.Tensor = self.attention(inner) + self.skip(values)
         return added
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from stoker.errors import UsageError
-from stoker.workloads.sar.blocks import BasicBlock, Cbam, MakeBlock, PreActivationBlock, conv, norm
+from stoker.workloads.sar.blocks import BasicBlock, Cbam, MakeBlock, PreActivationBlock, conv
 
 # Widths of the stages, in multiples of the base; each halves height and width once.
 _WIDTHS = (1, 2, 4, 8)
@@ -35,6 +35,9 @@ class Autoencoder(nn.Module):
             )
         self.encoder = _encoder(block, base, latent, encoder_blocks)
         self.decoder = _decoder(block, base, latent, decoder_blocks)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module.bias is None:
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         """The patches, rebuilt from their codes: (B, 1, H, W) in, the same out."""
@@ -92,14 +95,14 @@ class _Enlarge(nn.Module):
 
 
 def _encoder(block: MakeBlock, base: int, latent: int, blocks: int) -> nn.Sequential:
-    layers: list[nn.Module] = [nn.Conv2d(1, base, 7, stride=2, padding=3, bias=False), norm(base), nn.ReLU()]
+    layers: list[nn.Module] = [nn.Conv2d(1, base, 7, stride=2, padding=3)]
     wide = base
     for stage, width in enumerate(_WIDTHS):
         for number in range(blocks):
             stride = 2 if stage and not number else 1
             layers.append(block(wide, base * width, stride))
             wide = base * width
-    layers += [norm(wide), nn.ReLU(), nn.Conv2d(wide, latent, 3, padding=1)]
+    layers += [nn.ReLU(), nn.Conv2d(wide, latent, 3, padding=1)]
     return nn.Sequential(*layers)
 
 
@@ -112,8 +115,7 @@ def _decoder(block: MakeBlock, base: int, latent: int, blocks: int) -> nn.Sequen
         layers += [block(wide, wide, 1) for _ in range(blocks)]
     # The last doubling learns its own way: at full size a 3x3 convolution of all channels would be dear.
     layers += [
-        nn.ConvTranspose2d(wide, wide, 2, stride=2, bias=False),
-        norm(wide),
+        nn.ConvTranspose2d(wide, wide, 2, stride=2),
         nn.ReLU(),
         nn.Conv2d(wide, 1, 3, padding=1),
         nn.Sigmoid(),

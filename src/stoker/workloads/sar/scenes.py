@@ -34,24 +34,25 @@ def draw_patch(seed: int, number: int, *, side: int = SIDE, looks: int = LOOKS) 
 
 
 def _draw_scene(rng: np.random.Generator, side: int) -> NDArray[np.float64]:
-    """Backscatter in dB, before speckle."""
-    fields = np.floor(3 + 1.5 * _smooth_noise(rng, side, 8)).clip(0, 5)
+    """Backscatter in dB, before speckle. A smaller patch shows less ground, at the same scale."""
+    fields = np.floor(3 + 1.5 * _smooth_noise(rng, side, 32)).clip(0, 5)
     kinds = rng.uniform(-_FIELDS_DB / 2, _FIELDS_DB / 2, 6)
-    scene = _LAND_DB + kinds[fields.astype(np.int64)] + 1.5 * _smooth_noise(rng, side, 24)
-    for _ in range(rng.integers(0, 4)):
+    scene = _LAND_DB + kinds[fields.astype(np.int64)] + 1.5 * _smooth_noise(rng, side, 12)
+    for _ in range(rng.poisson(1.5 * side / SIDE)):
         scene = np.where(_line(rng, side), scene + _ROAD_DB, scene)
-    water = _smooth_noise(rng, side, 4) + rng.normal() > 1.0
+    water = _smooth_noise(rng, side, 64) + rng.normal() > 1.0
     waves = _WATER_DB + 0.7 * _smooth_noise(rng, side, 16)
     scene = np.where(water, waves, scene)
-    for _ in range(rng.poisson(3)):
+    for _ in range(rng.poisson(3 * (side / SIDE) ** 2)):
         row, column = rng.integers(4, side - 4, 2)
         high, wide = rng.integers(1, 4, 2)
         scene[row - high : row + high, column - wide : column + wide] += _SHIP_DB
     return scene
 
 
-def _smooth_noise(rng: np.random.Generator, side: int, cells: int) -> NDArray[np.float64]:
-    """Normal numbers on a coarse grid, with a smooth surface laid through them."""
+def _smooth_noise(rng: np.random.Generator, side: int, pixels: int) -> NDArray[np.float64]:
+    """Normal numbers on a grid of so many pixels, with a smooth surface laid through them."""
+    cells = max(1, round(side / pixels))
     grid = rng.standard_normal((cells + 1, cells + 1))
     across = _blend(side, cells)
     surface: NDArray[np.float64] = across @ grid @ across.T
