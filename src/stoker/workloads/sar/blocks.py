@@ -1,9 +1,9 @@
 """What the SAR autoencoders are built of: residual blocks, before or after activation, and CBAM attention.
 
 All normalise by groups of channels. A sample's output then does not hang on the batch it came in: the same
-global batch gives the same maths in one piece, in micro-batches and over any number of ranks. Such a norm takes
-a patch's brightness and contrast away, which an autoencoder must give back: so norms stand only inside the
-blocks, and the way around them, from the first convolution to the last, has none.
+global batch gives the same maths in one piece, in micro-batches and over any number of ranks. Such a norm
+takes a patch's brightness and contrast away, which an autoencoder must give back: so norms stand only inside
+the blocks, and the way around them, from the first convolution to the last, has none.
 """
 
 from collections.abc import Callable
