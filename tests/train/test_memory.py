@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from torch import nn
 from stoker.errors import TrainingFailed
 from stoker.train.config import SaveConfig
 from stoker.train.fit import fit
+from stoker.train.means import Means
+from stoker.train.meeting import Meeting
+from stoker.train.step import Stepper
 from stoker.train.task import Losses
 
 QUIET = {"epochs": 2, "save": SaveConfig(every=0)}
@@ -54,12 +58,12 @@ def test_memory_that_runs_out_in_a_later_micro_batch_undoes_the_earlier_ones(tmp
     class Late(Tiny):
         failed = False
 
-        def loss(self, model: nn.Module, batch: object) -> Losses:
+        def loss(self, model: nn.Module, batch: Any) -> Losses:
             # The fourth call is the second micro-batch of the second step.
             if self.calls == 3 and not self.failed:
                 self.failed = True
                 self.calls += 1
-                model(batch[0])  # type: ignore[index]
+                model(batch[0])
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return super().loss(model, batch)
 
@@ -77,7 +81,7 @@ def test_one_sample_that_does_not_fit_ends_the_training(tmp_path: Path) -> None:
     """There is nothing smaller, and the error says what could be."""
 
     class Full(Tiny):
-        def loss(self, model: nn.Module, batch: object) -> Losses:
+        def loss(self, model: nn.Module, batch: Any) -> Losses:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(TrainingFailed, match="one sample at a time"):
@@ -132,3 +136,65 @@ def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Pa
     fit(short, out=tmp_path / "short")
     assert failed
     assert short.seen == calm.seen
+
+
+class Held:
+    """Stands in for a feed whose samples lie in a card's memory: there is none here."""
+
+    def __init__(self) -> None:
+        self.tier = "vram"
+        self.why: list[str] = []
+
+    def shrink(self, why: str) -> None:
+        self.why.append(why)
+        self.tier = "ram"
+
+
+def test_samples_held_on_the_device_are_given_back_first() -> None:
+    """The micro-batch stays as it is when that is enough."""
+    from lightning.fabric import Fabric
+
+    held = Held()
+
+    class Full(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Losses:
+            if held.tier == "vram":
+                model(batch[0])
+                raise RuntimeError(
+                    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+                )
+            return super().loss(model, batch)
+
+    task = Full(TinyConfig())
+    fabric = Fabric(accelerator="cpu", devices=1)
+    torch.manual_seed(0)
+    module = task.build_model()
+    model, optimizer = fabric.setup(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    stepper = Stepper(
+        task,
+        fabric=fabric,
+        module=module,
+        model=model,
+        optimizer=optimizer,
+        feed=held,  # type: ignore[arg-type]
+        meeting=Meeting(),
+        micro_batch=8,
+        clip=0.0,
+    )
+    means = Means(torch.device("cpu"))
+    done = stepper.run((torch.randn(8, 6), torch.randn(8, 1)), samples=8, whole=8, means=means)
+    assert (stepper.micro_batch, len(held.why), task.calls) == (8, 1, 1)
+    assert "the feed went from vram to ram" in done.backed_off[0]
+    # Its batch statistics are of one forward, not of two.
+    assert int(module.state_dict()["1.num_batches_tracked"]) == 1
+
+
+def test_other_errors_are_not_taken_for_it(tmp_path: Path) -> None:
+    """A wrong shape is the user's to see."""
+
+    class Wrong(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Losses:
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fit(Wrong(TinyConfig(train=plain(**QUIET))), out=tmp_path)

@@ -48,11 +48,11 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The newest checkpoint that is whole, and what is wrong with each newer one."""
+    """The newest checkpoint that is whole, and what is wrong with each newer one, by its name."""
 
     folder: Path
     checkpoint: Checkpoint
-    passed_over: tuple[str, ...] = field(default=())
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -90,6 +90,16 @@ class Checkpoints:
         with whole_file(self._folder / "best.json") as out:
             out.write(json.dumps(told, indent=1).encode())
 
+    def put_aside(self, name: str) -> Path:
+        """Take a broken one out of the row; it stays there to be looked at, under another name."""
+        aside = self._folder / f"broken-{secrets.token_hex(4)}-{name}"
+        (self._folder / name).rename(aside)
+        return aside
+
+    def forget_best(self) -> None:
+        """None is the best: the training went back to before the first validation."""
+        (self._folder / "best.json").unlink(missing_ok=True)
+
     def prune(self, best: str | None) -> None:
         """Remove all but the newest so many and the best, and what a killed process left half written."""
         names = self.names()
@@ -119,18 +129,18 @@ class Checkpoints:
 
     def find_last_good(self) -> Found | None:
         """The newest that is whole; None where there are none at all."""
-        passed_over: list[str] = []
+        passed_over: dict[str, str] = {}
         for name in self.names():
             try:
                 checkpoint = self.read(name)
             except CheckpointBroken as error:
-                passed_over.append(str(error))
+                passed_over[name] = str(error)
                 continue
-            return Found(folder=self._folder / name, checkpoint=checkpoint, passed_over=tuple(passed_over))
+            return Found(folder=self._folder / name, checkpoint=checkpoint, passed_over=passed_over)
         if passed_over:
             raise CheckpointBroken(
                 f"none of the {len(passed_over)} checkpoints in {self._folder} is whole "
-                f"({'; '.join(passed_over)}): put one back, or begin anew with --fresh"
+                f"({'; '.join(passed_over.values())}): put one back, or begin anew with --fresh"
             )
         return None
 

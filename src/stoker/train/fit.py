@@ -97,8 +97,12 @@ def _fit(
     if found is not None:
         loop.restore(found.checkpoint)
         say(f"goes on from step {loop.step} of {loop.steps} ({found.folder})")
+        if meeting.rank == 0:
+            _name_best(checkpoints, loop)
     else:
         rng.seed_all(config.seed, 0, meeting.rank)
+    # Importing a logger may draw, and so may a look at the machine; a training does not begin with that.
+    drawn = rng.read(fabric.device)
     journal = None
     if meeting.rank == 0:
         folder.write_json(out / "config.json", {"task": task.name, **parts.settings})
@@ -117,6 +121,7 @@ def _fit(
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
         parts.module.compile(mode=config.compile_mode)
     resumed = None if found is None else loop.step
+    rng.write(drawn, fabric.device)
     ended = loop.run(journal)
     pictures = _draw(parts, loop, out, say) if config.picture and ended != "stopped" else []
     fitted = Fitted(
@@ -144,9 +149,21 @@ def _find(checkpoints: Checkpoints, say: Callable[[str], None]) -> Found | None:
     checkpoints.remove_parts()
     found = checkpoints.find_last_good()
     if found is not None:
-        for text in found.passed_over:
-            say(f"warning: a checkpoint is broken and passed over: {text}")
+        for name, text in found.passed_over.items():
+            say(
+                f"warning: a checkpoint is broken and passed over: {text} (now {checkpoints.put_aside(name)})"
+            )
     return found
+
+
+def _name_best(checkpoints: Checkpoints, loop: Loop) -> None:
+    """A training that went back further than its best no longer has that one."""
+    if loop.best is None:
+        checkpoints.forget_best()
+    else:
+        checkpoints.mark_best(
+            loop.best.checkpoint, step=loop.best.step, metric=loop.best.metric, value=loop.best.value
+        )
 
 
 def _assemble(

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from stoker.errors import UsageError
+
+_NO_MEMORY = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 
 
 def count_samples(batch: Any) -> int:
@@ -55,6 +57,12 @@ def halve(size: int) -> int | None:
     Rounded up: 3 micro-batches of 2 hold 6 samples as 2 of 3 do, with one run more.
     """
     return None if size == 1 else -(-size // 2)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device ran out of memory; its libraries have errors of their own for it."""
+    told = str(error)
+    return isinstance(error, OutOfMemoryError) or any(word in told for word in _NO_MEMORY)
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:

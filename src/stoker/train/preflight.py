@@ -66,7 +66,9 @@ def look(device: torch.device, source: Any = None) -> tuple[facts.Warned, ...]:
     """What `stoker check` warns of, for the device that will be used; `source` stands in for NVML."""
     found = facts.collect(source=source)
     used = _uuid(device)
-    cards = tuple(card for card in found.gpus if used is not None and card.uuid in (None, used))
+    cards = tuple(card for card in found.gpus if used is not None and card.uuid == used)
+    if used is not None and not cards:  # a part of a card has an id of its own
+        cards = tuple(card for card in found.gpus if card.visible is not False)
     return tuple(facts.warnings_of(replace(found, gpus=cards)))
 
 

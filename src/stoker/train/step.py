@@ -21,7 +21,7 @@ from stoker.feed import Feed
 from stoker.train import rng
 from stoker.train.means import Means
 from stoker.train.meeting import Meeting
-from stoker.train.microbatch import halve, spans
+from stoker.train.microbatch import halve, is_out_of_memory, spans
 from stoker.train.task import Losses, Task
 
 # Tiers that hold samples in the device's memory, which a feed can give back.
@@ -129,7 +129,9 @@ class Stepper:
     def _attempt(self, batch: Any, samples: int, whole: int) -> tuple[list[Losses], str | None]:
         try:
             return self.accumulate(batch, samples, whole), None
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             if self._synced_norms and self._meeting.size > 1:
                 raise TrainingFailed(
                     f"out of memory with a micro-batch of {self.micro_batch}, and SyncBatchNorm has the "
@@ -152,7 +154,9 @@ class Stepper:
             )
         try:
             self._optimizer.step()
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             raise TrainingFailed(
                 "out of memory in the optimizer's update, where weights may be half changed: the last "
                 "checkpoint is whole; go on from it with train.optimizer.name=sgd, a smaller model, or a "
@@ -169,19 +173,20 @@ class Stepper:
         # Only where there are samples on some rank's device does it help, and then the micro-batch stays.
         [held] = self._meeting.any([self._feed.tier in _ON_DEVICE])
         if held:
-            before = self._feed.tier
-            self._feed.shrink(why)
+            tier = self._feed.tier
+            if tier in _ON_DEVICE:
+                self._feed.shrink(why)
             self._empty_cache()
-            [moved] = self._meeting.any([self._feed.tier != before])
+            [moved] = self._meeting.any([self._feed.tier != tier])
             if moved:
-                return f"{why}: the feed went from {before} to {self._feed.tier}"
+                return f"{why}: the feed went from {tier} to {self._feed.tier}"
         smaller = halve(self.micro_batch)
         if smaller is None:
             raise TrainingFailed(
                 f"out of memory with one sample at a time ({why}): lower the model's size or the sample's, "
                 "use precision bf16, or free the device (`stoker check` names who holds it)"
             )
-        before, self.micro_batch = str(self.micro_batch), smaller
+        before, self.micro_batch = self.micro_batch, smaller
         self._empty_cache()
         return f"{why}: micro-batches of {smaller} instead of {before}, same batch"
 

@@ -11,7 +11,7 @@ from stoker.errors import TrainingFailed, UsageError
 from stoker.train.ema import Ema
 from stoker.train.means import Means
 from stoker.train.meeting import Meeting
-from stoker.train.microbatch import halve, spans
+from stoker.train.microbatch import halve, is_out_of_memory, spans
 from stoker.train.shares import count_share
 from stoker.train.task import Feeds, Task
 
@@ -67,7 +67,9 @@ def _go_through(
                 if wants_loss:
                     losses = task.loss(model, part)
                     means.add({"loss": losses.total, **losses.parts}, losses.samples)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             out_of_memory = True
         if meeting.any([out_of_memory])[0]:
             return None
