@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from stoker.errors import UsageError
-from stoker.feed.sources.images import ImageSource
 from stoker.feed.transforms import ImageTransform
-from stoker.ward.s3 import serve
 from stoker.workloads.imagenet.folders import make_folders, name_classes
 from stoker.workloads.imagenet.pictures import draw_photo
 from stoker.workloads.imagenet.resizing import Growing
@@ -44,22 +42,6 @@ def test_photographs_of_a_class_are_alike_and_differ() -> None:
     between = np.abs(means.mean(axis=1) - means.mean(axis=(0, 1))).mean()
     assert between > 1.5 * within
     assert not np.array_equal(draw_photo(names[0], 0, scale=0.1), draw_photo(names[0], 1, scale=0.1))
-
-
-@pytest.mark.service
-def test_a_set_is_made_in_an_object_store(tmp_path: Path) -> None:
-    """The same keys and bytes as in a folder, found by the source that trains on them."""
-    wanted = {"classes": 3, "train_images": 2, "valid_images": 1, "scale": 0.06}
-    local = tmp_path / "local"
-    names = make_folders(local, **wanted)  # type: ignore[arg-type]
-    (tmp_path / "server").mkdir()
-    with serve(tmp_path / "server", "photos") as server:
-        assert make_folders("s3://photos/set", options=server.options(), **wanted) == names  # type: ignore[arg-type]
-        chosen = {"classes": 2, "seed": 42, "size": (24, 24)}
-        remote = ImageSource("s3://photos/set/train", options=server.options(), **chosen)  # type: ignore[arg-type]
-        near = ImageSource(local / "train", **chosen)  # type: ignore[arg-type]
-        assert remote.classes == near.classes
-        assert torch.equal(remote.read(np.arange(4))[0], near.read(np.arange(4))[0])
 
 
 def test_images_grow_in_steps_to_the_full_size() -> None:

@@ -1,5 +1,6 @@
 """ResNet-50 on made photographs: it learns, from a folder and from a store, and finds its rate."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from stoker.train.config import OptimizerConfig, TrainConfig
 from stoker.train.fit import fit
 from stoker.train.rate import find_rate
 from stoker.train.task import World
-from stoker.ward.s3 import serve
+from stoker.ward.s3 import S3Server, serve
 from stoker.workloads.imagenet import ImagenetConfig, ImagenetTask
 from stoker.workloads.imagenet.config import MadeConfig
 from stoker.workloads.imagenet.folders import make_folders
 from stoker.workloads.imagenet.model import ResNet50
 
 CPU = torch.device("cpu")
+STORED: dict[str, Any] = {"classes": 4, "train_images": 2, "valid_images": 1, "scale": 0.1}
 
 
 def small(root: Path, classes: int = 3, images: int = 4, **settings: Any) -> ImagenetConfig:
@@ -102,30 +104,48 @@ def test_settings_that_cannot_be_are_told(settings: dict[str, Any], told: str) -
             ImagenetConfig(**{"data": "somewhere", **settings})
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server with a set of four classes in it, made there."""
+    with serve(tmp_path_factory.mktemp("server"), "photos") as server:
+        make_folders("s3://photos/set", options=server.options(), **STORED)
+        yield server
+
+
 @pytest.mark.service
-def test_a_store_is_staged_or_kept_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_is_made_in_an_object_store(tmp_path: Path, server: S3Server) -> None:
+    """The same keys and bytes as in a folder; what is there is found, and not made again."""
+    names = make_folders(tmp_path, **STORED)
+    assert make_folders("s3://photos/set", options=server.options(), **STORED) == names
+    store = server.store("photos/set")
+    keys = list(store.gather().keys)
+    assert keys == sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.JPEG"))
+    assert [store.get(key) for key in keys] == [(tmp_path / key).read_bytes() for key in keys]
+
+
+@pytest.mark.service
+def test_a_store_is_staged_or_kept_as_it_is_read(
+    tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same batches from the store, staged, and written through; only the classes taken are copied."""
-    (tmp_path / "server").mkdir()
-    with serve(tmp_path / "server", "photos") as server:
-        make_folders(
-            "s3://photos/set", classes=4, train_images=2, valid_images=1, scale=0.1, options=server.options()
-        )
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        remote = ImagenetConfig(
-            data="s3://photos/set", endpoint=server.endpoint, region="us-east-1", classes=2, pixels=40,
-            image_size=32, train=TrainConfig(batch_size=4, device="cpu"),
-        )  # fmt: skip
-        batches = []
-        for more in ({}, {"stage": str(tmp_path / "staged")}, {"keep": str(tmp_path / "kept")}):
-            task = ImagenetTask(replace(remote, **more))  # type: ignore[arg-type]
-            batches.append(next(iter(task.open_feeds(World(), CPU).train)))
-    for images, labels in batches[1:]:
-        assert torch.equal(images, batches[0][0])
-        assert torch.equal(labels, batches[0][1])
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    remote = ImagenetConfig(
+        data="s3://photos/set", endpoint=server.endpoint, region="us-east-1", classes=2, pixels=40,
+        image_size=32, train=TrainConfig(batch_size=4, device="cpu"),
+    )  # fmt: skip
+    staged, kept = (
+        replace(remote, stage=str(tmp_path / "staged")),
+        replace(remote, keep=str(tmp_path / "kept")),
+    )
+    tasks = [ImagenetTask(config) for config in (remote, staged, kept)]
+    first, *others = [next(iter(task.open_feeds(World(), CPU).train)) for task in tasks]
+    for images, labels in others:
+        assert torch.equal(images, first[0])
+        assert torch.equal(labels, first[1])
     for folder in ("staged", "kept"):
         found = {path.parent.name for path in (tmp_path / folder / "train").rglob("*.JPEG")}
-        assert found == set(task.classes)
+        assert found == set(tasks[0].classes)
 
 
 @pytest.mark.slow
