@@ -79,6 +79,10 @@ def test_a_file_and_the_command_line_over_the_defaults(tmp_path: Path, name: str
         (["train.optimizer.betas=[0.9]"], "train.optimizer.betas is .*: it must have 2 values"),
         (["train.loggers=tensorbord"], "no logger 'tensorbord': there are tensorboard, wandb, mlflow"),
         (["train.schedule.name=step"], "schedule step without milestones"),
+        (
+            ["train.precision=fp16", "train.clip=1", "train.optimizer.fused=true"],
+            "leave out one of the three",
+        ),
         (["train.save.keep=1"], "keep is 1: it must be 2 or more"),
         (["train.max_steps=x"], "train.max_steps is 'x': it must be a whole number, or null"),
     ],

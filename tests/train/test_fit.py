@@ -51,7 +51,7 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     fitted = fit(task, out=tmp_path)
     [logged] = lines(tmp_path, "train")
     assert logged["step"] == 5
-    assert {"loss", "worst", "lr", "samples_per_second", "eta_seconds", "micro_batch"} <= logged.keys()
+    assert {"loss", "off", "lr", "samples_per_second", "eta_seconds", "micro_batch"} <= logged.keys()
     assert list((tmp_path / "tensorboard").iterdir())
     assert json.loads((tmp_path / "config.json").read_text())["train"]["batch_size"] == 8
     assert json.loads((tmp_path / "result.json").read_text())["ended"] == "done"
@@ -159,7 +159,7 @@ def test_a_loss_can_be_what_is_judged_by(tmp_path: Path) -> None:
     fitted = fit(Plain(TinyConfig(train=plain(epochs=1))), out=tmp_path)
     assert fitted.best is not None
     assert fitted.best.metric == "loss"
-    assert fitted.metrics.keys() == {"loss", "worst"}
+    assert fitted.metrics.keys() == {"loss", "off"}
 
 
 # --- its parts ------------------------------------------------------------------------------------

@@ -121,6 +121,8 @@ class TrainConfig:
     # bf16 and fp16 are autocast, with TF32 for what stays in float32; fp16 has a gradient scaler.
     precision: Precision = "fp32"
     channels_last: bool = False
+    # cuDNN tries its algorithms for each new shape and keeps the fastest: for inputs of one size.
+    cudnn_benchmark: bool = False
     compile: bool = False
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     # Longest gradient (norm over all weights); 0 leaves it as it is.
@@ -148,6 +150,11 @@ class TrainConfig:
         _check(self, "clip", self.clip >= 0, "0 (off) or more")
         if unknown := [name for name in self.loggers if name not in LOGGERS]:
             raise UsageError(f"no logger {unknown[0]!r}: there are {', '.join(LOGGERS)}")
+        if self.precision == "fp16" and self.clip and self.optimizer.fused:
+            raise UsageError(
+                "precision fp16 with clip and optimizer.fused: a fused optimizer unscales gradients inside its "
+                "step, too late to clip them; leave out one of the three"
+            )
         if self.batch_size % self.devices:
             raise UsageError(
                 f"batch_size is {self.batch_size} over {self.devices} devices: it must divide by their number"

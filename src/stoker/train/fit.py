@@ -21,7 +21,7 @@ from stoker.train.journal import Journal, open_loggers
 from stoker.train.loop import Best, Ended, Loop, Parts, say_on_stderr
 from stoker.train.meeting import Meeting
 from stoker.train.optimizer import build_optimizer
-from stoker.train.precision import put_channels_last, tf32
+from stoker.train.precision import cudnn_benchmark, put_channels_last, tf32
 from stoker.train.signals import StopSignal
 from stoker.train.step import Stepper
 from stoker.train.task import Feeds, Task, World
@@ -62,6 +62,7 @@ def fit(
     config: TrainConfig = task.config.train
     with contextlib.ExitStack() as stack:
         stack.enter_context(tf32(config.precision))
+        stack.enter_context(cudnn_benchmark(config.cudnn_benchmark))
         stop = stack.enter_context(StopSignal())
         grouped = dist.is_available() and dist.is_initialized()
         fabric = open_fabric(config)

@@ -22,6 +22,17 @@ def plugin_for(precision: Precision, device: str) -> Any:
 
 
 @contextlib.contextmanager
+def cudnn_benchmark(wanted: bool) -> Iterator[None]:
+    """cuDNN's search for the fastest algorithm, inside the block alone; it is a switch of the process too."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextlib.contextmanager
 def tf32(precision: Precision) -> Iterator[None]:
     """TF32 inside the block, for anything but fp32: autocast leaves products in float32 too."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
