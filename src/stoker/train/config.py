@@ -152,8 +152,8 @@ class TrainConfig:
             raise UsageError(f"no logger {unknown[0]!r}: there are {', '.join(LOGGERS)}")
         if self.precision == "fp16" and self.clip and self.optimizer.fused:
             raise UsageError(
-                "precision fp16 with clip and optimizer.fused: a fused optimizer unscales gradients inside its "
-                "step, too late to clip them; leave out one of the three"
+                "precision fp16 with clip and optimizer.fused: a fused optimizer unscales gradients inside "
+                "its step, too late to clip them; leave out one of the three"
             )
         if self.batch_size % self.devices:
             raise UsageError(
