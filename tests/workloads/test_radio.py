@@ -115,7 +115,7 @@ def test_what_was_measured_comes_out_of_either_database(url: str) -> None:
     assert campaign.ids == (dataset,)
     assert campaign.iq_samples == 16
     assert np.array_equal(campaign.stations.astype(np.float32), place_receivers(MADE))
-    train, valid = (open_source(url, campaign, split) for split in ("train", "valid"))  # type: ignore[arg-type]
+    train, valid = (open_source(url, campaign, split) for split in ("train", "valid"))
     assert (len(train), len(valid)) == (40, 10)
     made = measure(MADE, 0, 50)
     for source, part in ((train, slice(0, 40)), (valid, slice(40, 50))):

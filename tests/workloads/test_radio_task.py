@@ -12,7 +12,7 @@ from stoker.train.fit import fit
 from stoker.train.task import World
 from stoker.workloads.heimdall import WORKLOAD, HeimdallConfig, HeimdallTask
 from stoker.workloads.heimdall.measurements import FEATURES
-from stoker.workloads.heimdall.source import open_source
+from stoker.workloads.heimdall.source import bytes_per_thousand, open_source
 
 SMALL = [
     "made.samples=600", "made.iq_samples=16", "width=32", "layers=2", "train.batch_size=32",
@@ -113,10 +113,8 @@ def test_a_thousand_samples_take_of_the_device_what_is_said() -> None:
     feeds = task.open_feeds(World(), device)
     for _ in feeds.train:
         pass
-    from stoker.workloads.heimdall.source import bytes_per_thousand
-
     assert feeds.train.tier == "vram"
     taken = torch.cuda.memory_allocated(device) - before
-    expected = bytes_per_thousand(feeds.train.dataset) * 4
+    expected = bytes_per_thousand(open_source(task.url, task.campaign, "train")) * 4
     assert expected <= taken <= 1.1 * expected + (4 << 20)
     feeds.close()

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from stoker.errors import UsageError
@@ -134,14 +135,15 @@ def test_surface_dice_is_what_distances_between_all_pairs_say(tolerance: float) 
     assert metric.compute().item() == pytest.approx(near / (len(surfaces[0]) + len(surfaces[1])))
 
 
-def _surface_by_hand(mask: np.ndarray) -> np.ndarray:
+def _surface_by_hand(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     padded = np.pad(mask, 1, mode="edge")
     middle = (slice(1, -1),) * 3
     inside = mask.copy()
     for axis in range(3):
         for shift in (-1, 1):
             inside &= np.roll(padded, shift, axis)[middle]
-    return mask & ~inside
+    surface: NDArray[np.bool_] = mask & ~inside
+    return surface
 
 
 def test_surfaces_beside_unlabelled_voxels_are_left_out() -> None:
@@ -185,7 +187,9 @@ class Edgy(nn.Module):
         return [wrong]
 
 
-def slide_over(model: nn.Module, volume: np.ndarray, **options: object) -> tuple[list[int], torch.Tensor]:
+def slide_over(
+    model: nn.Module, volume: NDArray[np.uint8], **options: object
+) -> tuple[list[int], torch.Tensor]:
     slabs = list(
         slide(
             model, volume, patch=(8, 8, 8), transform=VolumeTransform(flip=0.0, field="image"), device=CPU,

@@ -34,7 +34,8 @@ class Estimate(NamedTuple):
     def standardise(self, position: Tensor) -> Tensor:
         """Where positions lie in the distribution, in deviations along its axes."""
         away = (position - self.mean)[..., None]
-        return torch.linalg.solve_triangular(self.lower, away, upper=False)[..., 0]
+        standard: Tensor = torch.linalg.solve_triangular(self.lower, away, upper=False)[..., 0]
+        return standard
 
 
 class Locator(nn.Module):
@@ -120,7 +121,8 @@ class _Block(nn.Module):
         query, key, value = asked.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=present)
         tokens = tokens + self.answer(seen.transpose(1, 2).reshape(batch, count, width))
-        return tokens + self.think(self.between(tokens))
+        thought: Tensor = self.think(self.between(tokens))
+        return tokens + thought
 
 
 def surprise(estimate: Estimate, position: Tensor) -> Tensor:

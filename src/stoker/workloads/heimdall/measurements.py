@@ -158,7 +158,8 @@ def _choose_heard(heard: NDArray[np.bool_], snr: NDArray[np.float64]) -> NDArray
     """A sample that fewer than three heard is in no set: it is given to the three that hear it best."""
     best = np.argsort(np.argsort(-snr, axis=1), axis=1) < _LEAST_HEARD
     few = heard.sum(axis=1, keepdims=True) < _LEAST_HEARD
-    return heard | (few & best)
+    chosen: NDArray[np.bool_] = heard | (few & best)
+    return chosen
 
 
 def _draw_iq(
@@ -190,10 +191,14 @@ def _draw_iq(
     mixed = (amplitude * received)[:, :, None] * waves + noise
     # Gain is controlled: how strong a signal is, the features tell.
     level = _LEVEL / np.sqrt(amplitude**2 + 1)
-    return np.clip(np.round(mixed * level[:, :, None]), -127, 127).astype(np.int8)
+    levels: NDArray[np.float64] = np.clip(np.round(mixed * level[:, :, None]), -127, 127)
+    return levels.astype(np.int8)
 
 
 def _draw_normal(seed: int, purpose: int, numbers: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Normal numbers from pairs of even ones (Box and Muller)."""
     even = draw(seed=seed, epoch=purpose, samples=numbers, count=2 * count)
-    return np.sqrt(-2 * np.log1p(-even[:, :count])) * np.cos(2 * np.pi * even[:, count:])
+    normal: NDArray[np.float64] = np.sqrt(-2 * np.log1p(-even[:, :count])) * np.cos(
+        2 * np.pi * even[:, count:]
+    )
+    return normal

@@ -11,7 +11,7 @@ from stoker.errors import UsageError
 from stoker.workloads.heimdall.locator import Estimate
 
 
-class ErrorQuantile(Metric):
+class ErrorQuantile(Metric):  # type: ignore[misc]
     """A quantile of the distances between estimate and truth, in metres: 0.5 is the median.
 
     Errors are kept, 4 bytes each: a quantile of parts is not the quantile of the whole.
@@ -34,13 +34,14 @@ class ErrorQuantile(Metric):
 
     def compute(self) -> Tensor:
         """Of all that was seen; between two errors it is in between."""
-        errors = dim_zero_cat(self.errors).double().sort().values
+        kept: Tensor = dim_zero_cat(self.errors)
+        errors = kept.double().sort().values
         place = self.quantile * (len(errors) - 1)
         below, above = errors[math.floor(place)], errors[math.ceil(place)]
         return (below + (above - below) * (place % 1)).float()
 
 
-class Coverage(Metric):
+class Coverage(Metric):  # type: ignore[misc]
     """The share of truths inside the ellipse that should hold `share` of them: best when it is that share."""
 
     full_state_update = False

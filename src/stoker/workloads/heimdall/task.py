@@ -30,11 +30,15 @@ _FILE = "radio.db"
 class RadioFeed(Feed):
     """A feed that also says what 1,000 of its samples take, and that a CPU has no memory of its own."""
 
+    def __init__(self, source: SqlSource, **options: Any) -> None:
+        super().__init__(source, **options)
+        self.source = source
+
     @property
     def why(self) -> str:
         """Where the samples are held, and why there."""
         alone = "" if self.device.type == "cuda" else "; not vram: the device is the CPU"
-        return f"{super().why}{alone}; 1,000 samples take {words.size(bytes_per_thousand(self.dataset))}"
+        return f"{super().why}{alone}; 1,000 samples take {words.size(bytes_per_thousand(self.source))}"
 
 
 class HeimdallTask(Task[HeimdallConfig]):
@@ -127,11 +131,12 @@ class HeimdallTask(Task[HeimdallConfig]):
             position=positions,
             title=title,
         )
+        train = self._source("train")
         held = {
             "schema": 1,
             **told,
-            "train_samples": len(feeds.train.dataset),
-            "bytes_per_1000_samples": bytes_per_thousand(feeds.train.dataset),
+            "train_samples": len(train),
+            "bytes_per_1000_samples": bytes_per_thousand(train),
             "tier": feeds.train.tier,
             "why": feeds.train.why,
         }

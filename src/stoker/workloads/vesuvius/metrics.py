@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from stoker.workloads.vesuvius.scrolls import SHEET, UNLABELLED
 
 
-class Dice(Metric):
+class Dice(Metric):  # type: ignore[misc]
     """Twice the voxels of both over the voxels of each, over everything seen; 1 where neither has any."""
 
     higher_is_better = True
@@ -39,7 +39,7 @@ class Dice(Metric):
         return torch.where(self.each > 0, 2 * self.both / self.each.clamp_min(1), 1.0)
 
 
-class SurfaceDice(Metric):
+class SurfaceDice(Metric):  # type: ignore[misc]
     """The share of both surfaces' voxels that lie within `tolerance` voxels of the other surface.
 
     A surface voxel belongs to the mask and has one of its six neighbours outside. Distances are from voxel to
