@@ -150,13 +150,13 @@ def test_a_store_is_staged_or_kept_as_it_is_read(
 
 @pytest.mark.slow
 def test_it_learns_five_times_chance(tmp_path: Path) -> None:
-    """Ten classes in a few minutes on a CPU: top-1 above 50%, top-5 above it."""
+    """Ten classes in a few minutes on a CPU: top-1 above 50%, top-5 no lower."""
     make_folders(tmp_path / "set", classes=10, train_images=48, valid_images=8, scale=0.15)
     config = ImagenetConfig(data=str(tmp_path / "set"), pixels=56, image_size=48)
     config = replace(config, train=replace(config.train, epochs=6, device="cpu", preflight=False, loggers=()))
     fitted = fit(ImagenetTask(config), out=tmp_path / "run")
     assert fitted.metrics["top1"] > 5 * 0.1
-    assert fitted.metrics["top5"] > fitted.metrics["top1"]
+    assert fitted.metrics["top5"] >= fitted.metrics["top1"]
     assert fitted.pictures[0].exists()
 
 

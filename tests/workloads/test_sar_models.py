@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from stoker.errors import UsageError
-from stoker.workloads.sar.models import MODELS, AttentionAutoencoder, ResidualAutoencoder, ResNetLite
+from stoker.workloads.sar.models import (
+    MODELS,
+    AttentionAutoencoder,
+    ModelName,
+    ResidualAutoencoder,
+    ResNetLite,
+)
 from stoker.workloads.sar.similarity import ReconstructionLoss, structural_similarity
 
 
@@ -31,7 +37,7 @@ def test_attention_adds_little() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_patch_goes_to_a_small_code_and_back(name: str) -> None:
+def test_a_patch_goes_to_a_small_code_and_back(name: ModelName) -> None:
     """16 channels at a sixteenth of the size; what comes back lies between 0 and 1; all weights learn."""
     model = MODELS[name](base=8)
     patches = torch.rand(2, 1, 64, 48)
@@ -44,7 +50,7 @@ def test_a_patch_goes_to_a_small_code_and_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_sample_hangs_on_no_other(name: str) -> None:
+def test_a_sample_hangs_on_no_other(name: ModelName) -> None:
     """In training too: so micro-batches and ranks leave the maths as it is."""
     torch.manual_seed(0)
     model = MODELS[name](base=8).train()

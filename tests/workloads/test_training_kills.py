@@ -44,7 +44,10 @@ def train(name: str, folder: Path, *words: str, calls: int = 0, ranks: int = 1) 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """The last checkpoint's."""
-    return load_file(max((folder / "checkpoints").glob("step-*")) / "model.safetensors")
+    loaded: dict[str, torch.Tensor] = load_file(
+        max((folder / "checkpoints").glob("step-*")) / "model.safetensors"
+    )
+    return loaded
 
 
 @pytest.mark.slow

@@ -39,7 +39,8 @@ def write(path: Path, pixels: NDArray[np.uint8]) -> Path:
 
 def as_grey(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Values from 0 to 1 as pixels; what lies beyond is at the edge."""
-    return (np.clip(values, 0, 1) * 255 + 0.5).astype(np.uint8)
+    pixels: NDArray[np.uint8] = (np.clip(values, 0, 1) * 255 + 0.5).astype(np.uint8)
+    return pixels
 
 
 def as_difference(values: NDArray[Any], most: float) -> NDArray[np.uint8]:

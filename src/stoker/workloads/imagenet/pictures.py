@@ -31,7 +31,8 @@ def draw_photo(name: str, number: int, *, seed: int = 0, scale: float = 1.0) -> 
     image = np.where(_shape(look, rng, rows, columns)[..., None], figure, image)
     light = rng.uniform(0.7, 1.3) + rng.uniform(-0.2, 0.2) * rows[..., None]
     image = image * light + rng.normal(0, 0.06, image.shape).astype(np.float32)
-    return (image.clip(0, 1) * 255).astype(np.uint8)
+    photo: Photo = (image.clip(0, 1) * 255).astype(np.uint8)
+    return photo
 
 
 def draw_jpeg(name: str, number: int, *, seed: int = 0, scale: float = 1.0) -> bytes:

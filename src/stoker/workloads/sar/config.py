@@ -1,13 +1,11 @@
 """Everything that a SAR training can be told. The defaults make their own data and suit a CPU."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.workloads.sar.models import ModelName
 from stoker.workloads.sar.scenes import LOOKS
-
-ModelName = Literal["resnet_lite", "residual", "attention"]
 
 
 @dataclass(frozen=True, kw_only=True)

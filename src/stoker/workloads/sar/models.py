@@ -9,6 +9,7 @@ They differ in their blocks alone, so that a comparison tells of those.
 """
 
 from functools import partial
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -75,7 +76,8 @@ class AttentionAutoencoder(Autoencoder):
         super().__init__(block, base=base, latent=latent, encoder_blocks=3, decoder_blocks=3)
 
 
-MODELS: dict[str, type[ResNetLite | ResidualAutoencoder | AttentionAutoencoder]] = {
+ModelName: TypeAlias = Literal["resnet_lite", "residual", "attention"]
+MODELS: dict[ModelName, type[ResNetLite | ResidualAutoencoder | AttentionAutoencoder]] = {
     "resnet_lite": ResNetLite,
     "residual": ResidualAutoencoder,
     "attention": AttentionAutoencoder,

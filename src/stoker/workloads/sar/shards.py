@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ def make_shards(
         if path.exists():
             return
         with whole_file(path) as file:
-            _write_header(file.write, length, side)
+            _write_header(file, length, side)
             for number in range(first, first + length):
                 file.write(draw_patch(seed, number, side=side, looks=looks).tobytes())
 
@@ -54,7 +55,7 @@ def make_sparse(folder: Path, *, samples: int = REAL_SAMPLES, files: int = REAL_
 
     def make(name: str, first: int, length: int) -> None:
         with whole_file(folder / name) as file:
-            _write_header(file.write, length, SIDE)
+            _write_header(file, length, SIDE)
             start = file.tell()
             file.truncate(start + length * stride)
             for row, number in enumerate(np.arange(first, first + length, dtype="<f4")):
@@ -85,10 +86,6 @@ def _each_shard(lengths: NDArray[np.int64], make: Callable[[str, int, int], None
             pass
 
 
-def _write_header(write: Callable[[bytes], int], length: int, side: int) -> None:
-    class Out:
-        def __init__(self) -> None:
-            self.write = write
-
+def _write_header(file: BinaryIO, length: int, side: int) -> None:
     about = {"descr": "<f4", "fortran_order": False, "shape": (length, side, side)}
-    np.lib.format.write_array_header_1_0(Out(), about)  # type: ignore[arg-type]
+    np.lib.format.write_array_header_1_0(file, about)

@@ -89,7 +89,7 @@ class SarTask(Task[SarConfig]):
 
     def choose_patches(self, feeds: Feeds, count: int = _PICTURED) -> torch.Tensor:
         """The first few patches to validate on, where the feeds' batches are."""
-        source = feeds.train.dataset
+        source: Any = feeds.train.dataset
         _, valid = split(len(source), share=self.config.train_share, seed=self.config.split_seed)
         patches: torch.Tensor = source.read(valid[:count]).to(feeds.train.device)
         return Scale(self.config.low, self.config.high)(patches)
