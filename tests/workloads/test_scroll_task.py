@@ -38,7 +38,7 @@ def judge_by(task: VesuviusTask, find: Any) -> dict[str, float]:
     """What a rule that knows nothing of sheets gets on the volumes kept apart."""
     feeds = task.open_feeds(World(), torch.device("cpu"))
     assert feeds.valid is not None
-    metrics = {"dice": Dice(), "surface_dice": SurfaceDice(task.config.tolerance)}
+    metrics: dict[str, Any] = {"dice": Dice(), "surface_dice": SurfaceDice(task.config.tolerance)}
     for batch in feeds.valid:
         for metric in metrics.values():
             metric.update(find(batch["image"]), batch["label"])
