@@ -1,8 +1,6 @@
 """A device that runs out of memory: smaller micro-batches, the same batch, nothing lost and nothing twice."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,29 +84,6 @@ def test_one_sample_that_does_not_fit_ends_the_training(tmp_path: Path) -> None:
 
     with pytest.raises(TrainingFailed, match="one sample at a time"):
         fit(Full(TinyConfig(train=plain(**QUIET))), out=tmp_path)
-
-
-def test_ranks_back_off_together(tmp_path: Path) -> None:
-    """Of two ranks one runs out of memory: both lower their micro-batch, and the weights are as with one."""
-    script = Path(__file__).parent / "tiny.py"
-    words = ["norm=layer", "dropout=0", "train.epochs=1", "train.save.every=0"]
-    for folder, more in (("one", ["train.micro_batch=2"]), ("two", ["most=2", "short_rank=1"])):
-        ranks = (
-            ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if folder == "two" else []
-        )
-        done = subprocess.run(
-            [sys.executable, *ranks, str(script), str(tmp_path / folder), *words, *more],
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads((tmp_path / "two" / "result.json").read_text())
-    assert result["micro_batch"] == 2
-    found, expected = weights(tmp_path / "two"), weights(tmp_path / "one")
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Path) -> None:

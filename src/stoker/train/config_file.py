@@ -29,7 +29,8 @@ def load(kind: type[T], path: Path | None = None, overrides: Sequence[str] = ())
 
 def build(kind: type[T], values: Mapping[str, Any]) -> T:
     """A config from nested values; the defaults of a nested config are those of its field."""
-    return _over(kind(), values, ())
+    made: T = _over(kind(), values, ())
+    return made
 
 
 def to_values(config: Any) -> dict[str, Any]:

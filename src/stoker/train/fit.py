@@ -204,6 +204,7 @@ def _assemble(
             meeting=meeting,
             micro_batch=min(config.micro_batch or share, share),
             clip=config.clip,
+            is_to_stop=stop.is_heard,
         ),
         meeting=meeting,
         ema=Ema(module, config.ema) if config.ema.decay else None,

@@ -7,7 +7,7 @@ what was written after the step it goes on from, so that a curve has each step o
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,7 +54,11 @@ def open_loggers(
     names: Sequence[str], *, folder: Path, run: str, config: Mapping[str, Any], after: int
 ) -> list[Logger]:
     """The loggers of these names; MissingExtra where one is not installed."""
-    makers = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MlFlow}
+    makers: dict[str, Callable[[Path, str, Mapping[str, Any], int], Logger]] = {
+        "tensorboard": TensorBoard,
+        "wandb": WandB,
+        "mlflow": MlFlow,
+    }
     return [makers[name](folder, run, config, after) for name in names]
 
 

@@ -113,7 +113,7 @@ class Loop:
                 if self._end_epoch():
                     return "early"
                 # A validation takes its time: a wish to stop that came in it is not made to wait a step.
-                if self._parts.meeting.any([self._parts.stop.heard is not None])[0]:
+                if self.step < self.steps and self._parts.meeting.any([self._parts.stop.is_heard()])[0]:
                     return "stopped"
             elif self._config.save.every and self.step % self._config.save.every == 0:
                 self._save()
@@ -152,7 +152,6 @@ class Loop:
             samples=samples,
             whole=whole,
             means=self._log_means,
-            stop=parts.stop.heard is not None,
         )
         self.step += 1
         for text in done.backed_off:

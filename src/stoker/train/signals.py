@@ -31,6 +31,10 @@ class StopSignal:
             signal.signal(number, handler)
         self._before.clear()
 
+    def is_heard(self) -> bool:
+        """Whether one came."""
+        return self.heard is not None
+
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.heard is not None:
             raise KeyboardInterrupt

@@ -9,7 +9,7 @@ not behind its backward: a rank that runs out of memory there would leave the ot
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,10 @@ class Stepped:
 
 
 class Stepper:
-    """Makes steps: `module` holds the weights, `model` is the same as Fabric has set it up."""
+    """Makes steps: `module` holds the weights, `model` is the same as Fabric has set it up.
+
+    `is_to_stop` is asked when ranks meet anyway: a wish to stop that came in the step is known by its end.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Stepper:
         meeting: Meeting,
         micro_batch: int,
         clip: float,
+        is_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._task = task
         self._fabric = fabric
@@ -62,14 +66,15 @@ class Stepper:
         self._feed = feed
         self._meeting = meeting
         self._clip = clip
+        self._is_to_stop = is_to_stop
         self._weights = [weight for weight in module.parameters() if weight.requires_grad]
         self._buffers = _by_type(list(module.buffers()))
         self._kept = [[torch.empty_like(buffer) for buffer in group] for group in self._buffers]
         self._synced_norms = any(isinstance(part, nn.SyncBatchNorm) for part in module.modules())
         self.micro_batch = micro_batch
 
-    def run(self, batch: Any, *, samples: int, whole: int, means: Means, stop: bool = False) -> Stepped:
-        """A step on this rank's `samples`, of `whole` over all ranks; `stop` is a wish that ranks share."""
+    def run(self, batch: Any, *, samples: int, whole: int, means: Means) -> Stepped:
+        """A step on this rank's `samples`, of `whole` over all ranks."""
         backed_off: list[str] = []
         self._keep_buffers()
         drawn = rng.read(self._fabric.device)
@@ -77,7 +82,11 @@ class Stepper:
             # No reference to the error outlives the attempt: its frames hold the activations.
             losses, error = self._attempt(batch, samples, whole)
             failed, stopped, *used = self._meeting.any(
-                [error is not None, stop, *(weight.grad is not None for weight in self._weights)]
+                [
+                    error is not None,
+                    self._is_to_stop(),
+                    *(weight.grad is not None for weight in self._weights),
+                ]
             )
             if not failed:
                 break
