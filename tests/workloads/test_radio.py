@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,15 @@ def test_a_set_is_not_put_in_twice_and_another_stands_beside_it(url: str) -> Non
     one = find_campaign(url, [second])
     assert len(open_source(url, one, "train", [second])) == 16
     assert len(one.stations) == RECEIVERS
+
+
+def test_two_that_fill_at_once_fill_it_once(url: str) -> None:
+    """Ranks start together: one fills, the other finds it filled."""
+    with ThreadPoolExecutor(2) as pool:
+        filled = set(pool.map(lambda _: fill_database(url, MADE), range(2)))
+    assert filled == {MADE.dataset_id}
+    campaign = find_campaign(url)
+    assert len(open_source(url, campaign, "train")) + len(open_source(url, campaign, "valid")) == 50
 
 
 def test_a_dataset_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

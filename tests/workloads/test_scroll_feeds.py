@@ -12,9 +12,11 @@ from stoker.errors import UsageError
 from stoker.feed.choice import Room
 from stoker.feed.transforms import VolumeTransform
 from stoker.train.task import World
+from stoker.workloads.vesuvius.need import measure_step
 from stoker.workloads.vesuvius.residence import Residence, choose_home, open_feed, settle
 from stoker.workloads.vesuvius.scrolls import SHEET, MadeScrolls, Scroll, make_scrolls
 from stoker.workloads.vesuvius.source import HeldScrolls, ScrollSource, read_middle
+from stoker.workloads.vesuvius.unet import UNet3d
 
 PATCH = (8, 16, 16)
 CPU = torch.device("cpu")
@@ -85,7 +87,7 @@ def test_volumes_that_must_leave_the_device_leave_the_batches_as_they_were(
         VolumeTransform(field="image"), world=World(), device=CPU, batch_size=4, shuffle=True, seed=5,
     )  # fmt: skip
     free = Room(ram=GB if home == "ram" else 0)
-    monkeypatch.setattr("stoker.workloads.vesuvius.residence.find_room", lambda device: free)
+    monkeypatch.setattr("stoker.workloads.vesuvius.residence.find_room", lambda device, ranks=1: free)
     batches = iter(feed)
     found = [next(batches)]
     assert feed.tier == "vram"
@@ -176,3 +178,37 @@ def test_a_path_stands_in_for_made_scrolls(scrolls: list[Scroll], tmp_path: Path
     assert source_of(scrolls).fingerprint() == source_of(scrolls).fingerprint()
     other = make_scrolls(tmp_path, MadeScrolls(volumes=2, shape=(20, 48, 56), seed=9))
     assert source_of(other).fingerprint() != source_of(scrolls).fingerprint()
+
+
+@pytest.mark.gpu
+def test_patches_cut_on_a_card_are_those_read_from_disk(scrolls: list[Scroll]) -> None:
+    """To the bit; and after the volumes have left the card."""
+    card = torch.device("cuda", 0)
+    source, transform = source_of(scrolls), VolumeTransform(field="image")
+    options: dict[str, Any] = {"world": World(), "device": card, "batch_size": 4, "shuffle": True}
+    read = open_feed(source, Residence(home="disk", why=""), transform, **options)
+    residence = settle(scrolls, "auto", GB, card)
+    assert residence.home == "vram", residence.why
+    cut = open_feed(source, residence, transform, **options)
+    for epoch in range(2):
+        for one, other in zip(read, cut, strict=True):
+            assert other["image"].device == card
+            assert torch.equal(one["image"], other["image"])
+            assert torch.equal(one["label"], other["label"])
+        if epoch == 0:
+            cut.shrink("asked to")
+            assert cut.tier == "ram"
+    read.close()
+    cut.close()
+
+
+@pytest.mark.gpu
+def test_what_a_step_needs_is_measured_and_given_back() -> None:
+    """More for more patches, less in bf16; nothing of it stays on the card."""
+    card = torch.device("cuda", 0)
+    before = torch.cuda.memory_allocated(card)
+    one, four = (measure_step(UNet3d((8, 16)), (32, 64, 64), count, "fp32", card) for count in (1, 4))
+    half = measure_step(UNet3d((8, 16)), (32, 64, 64), 4, "bf16", card)
+    assert one < four
+    assert half < four
+    assert torch.cuda.memory_allocated(card) == before

@@ -30,6 +30,8 @@ _SQLITE = "sqlite:///"
 _TABLES = ("datasets", "receivers", "samples")
 # Samples made and sent at one go.
 _TOGETHER = 1000
+# Who fills a database keeps others from it by this number, in PostgreSQL; and how long these wait, in SQLite.
+_LOCK, _PATIENCE_S = 0x4E1DA11, 3600.0
 
 # {bytes} and so on stand for what each database calls the type.
 SCHEMA = (
@@ -165,6 +167,8 @@ class _Postgres:
         except ImportError as missing:
             raise MissingExtra("adbc-driver-postgresql", "sql", "filling a PostgreSQL database") from missing
         self._raw = dbapi.connect(url)
+        # Until the transaction ends: ranks that start together fill it once.
+        self.ask(f"SELECT 1 FROM (SELECT pg_advisory_xact_lock({_LOCK})) AS taken")
 
     def run(self, statement: str) -> None:
         """Run a statement of the schema."""
@@ -202,7 +206,8 @@ class _Sqlite:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._raw = sqlite3.connect(path, isolation_level=None)
+        self._raw = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)
+        # Until the transaction ends: ranks that start together fill it once.
         self._raw.execute("BEGIN IMMEDIATE")
 
     def run(self, statement: str) -> None:

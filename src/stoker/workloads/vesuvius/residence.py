@@ -98,12 +98,16 @@ class ScrollFeed(Feed):
         self._residence = replace(self._residence, home=home, why=f"{said} (left vram: {why})")
 
 
-def find_room(device: torch.device) -> Room:
-    """What is free here; of the device, with what torch has set aside, which is the model's."""
+def find_room(device: torch.device, ranks: int = 1) -> Room:
+    """What is free here for each of so many ranks; on a device, with what torch has set aside for the model.
+
+    Every rank holds the volumes for itself.
+    """
     vram = None
     if device.type == "cuda":
         vram = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    return Room(vram=vram, ram=host.read().memory_free_bytes)
+    ram = host.read().memory_free_bytes
+    return Room(vram=vram, ram=None if ram is None else ram // ranks)
 
 
 def choose_home(asked: str, size: int, reserve: int | None, room: Room) -> tuple[Home, str]:
@@ -113,13 +117,14 @@ def choose_home(asked: str, size: int, reserve: int | None, room: Room) -> tuple
     if asked == "disk":
         return "disk", "disk: asked for"
     wish = Wish(bytes=size, reserve=reserve, reserve_said="a step of this model")
-    choice = choose(wish, room, "vram" if asked == "auto" else asked)
-    if choice.tier == "window":  # a window is of samples, and a patch may lie anywhere
-        lower = choose(wish, room, "ram")
-        no_room = choose(wish, Room(vram=room.vram), "vram").above
-        choice = type(lower)(tier=lower.tier, why=lower.why, above=no_room.partition("; not ram")[0])
-    home: Home = "disk" if choice.tier == "source" else "vram" if choice.tier == "vram" else "ram"
-    return home, f"{home}{choice.why.removeprefix(choice.tier)}{choice.above}"
+    # Without RAM no window is chosen, which is of samples: a patch may lie anywhere in its volume.
+    high = choose(wish, replace(room, ram=None), "vram")
+    if asked != "ram" and high.tier == "vram":
+        return "vram", high.why
+    low = choose(wish, room, "ram")
+    home: Home = "ram" if low.tier == "ram" else "disk"
+    passed = "" if asked == "ram" else high.above.partition("; not ram")[0]
+    return home, f"{home}{low.why.removeprefix(low.tier)}{low.above}{passed}"
 
 
 def count_bytes(scrolls: Sequence[Scroll]) -> int:
@@ -132,14 +137,16 @@ def count_bytes(scrolls: Sequence[Scroll]) -> int:
     return total
 
 
-def settle(scrolls: Sequence[Scroll], asked: str, reserve: int | None, device: torch.device) -> Residence:
+def settle(
+    scrolls: Sequence[Scroll], asked: str, reserve: int | None, device: torch.device, ranks: int = 1
+) -> Residence:
     """Load the volumes into the highest place that fits; one lower where that fails after all."""
-    home, why = choose_home(asked, count_bytes(scrolls), reserve, find_room(device))
+    home, why = choose_home(asked, count_bytes(scrolls), reserve, find_room(device, ranks))
     if home == "vram":
         try:
             return Residence(home=home, why=why, held=HeldScrolls.load(scrolls, device))
         except torch.OutOfMemoryError as error:
-            home, lower = choose_home("ram", count_bytes(scrolls), reserve, find_room(device))
+            home, lower = choose_home("ram", count_bytes(scrolls), reserve, find_room(device, ranks))
             why = f"{lower}; not vram: {str(error).splitlines()[0]}"
     if home == "ram":
         return Residence(home=home, why=why, held=HeldScrolls.load(scrolls, torch.device("cpu")))

@@ -47,7 +47,7 @@ class VesuviusTask(Task[VesuviusConfig]):
         """Patches at random to train on, patches that cover the volumes kept apart to judge by."""
         config = self.config
         train, valid = split_scrolls(open_scrolls(config), config.valid)
-        residence = self._settle(train, device)
+        residence = self._settle(train, device, world.size)
         drawn = ScrollSource.at_random(
             train,
             patch=config.patch,
@@ -56,7 +56,7 @@ class VesuviusTask(Task[VesuviusConfig]):
             seed=config.train.seed,
         )
         covering = ScrollSource.by_grid(valid, patch=config.patch)
-        judged = settle(valid, "disk" if residence.home == "disk" else "ram", None, device)
+        judged = settle(valid, "disk" if residence.home == "disk" else "ram", None, device, world.size)
         return Feeds(
             train=open_feed(
                 drawn, residence, self._transform(flip=config.flip),
@@ -123,7 +123,7 @@ class VesuviusTask(Task[VesuviusConfig]):
     def _transform(self, flip: float) -> VolumeTransform:
         return VolumeTransform(flip=flip, mean=self.config.mean, std=self.config.std, field="image")
 
-    def _settle(self, scrolls: list[Scroll], device: torch.device) -> Residence:
+    def _settle(self, scrolls: list[Scroll], device: torch.device, ranks: int) -> Residence:
         """Load the volumes where they fit beside the model."""
         config = self.config
         reserve = None if config.reserve_gb is None else int(config.reserve_gb * 1e9)
@@ -136,7 +136,7 @@ class VesuviusTask(Task[VesuviusConfig]):
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 _log.warning("a step of %d patches does not fit the device: volumes stay in RAM", micro)
-        return settle(scrolls, config.resident, reserve, device)
+        return settle(scrolls, config.resident, reserve, device, ranks)
 
 
 def open_scrolls(config: VesuviusConfig) -> list[Scroll]:
