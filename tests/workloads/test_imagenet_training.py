@@ -10,6 +10,7 @@ import torch
 
 from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, TrainConfig
+from stoker.train.config_file import load
 from stoker.train.fit import fit
 from stoker.train.rate import find_rate
 from stoker.train.task import World
@@ -20,6 +21,7 @@ from stoker.workloads.imagenet.folders import make_folders
 from stoker.workloads.imagenet.model import ResNet50
 
 CPU = torch.device("cpu")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 STORED: dict[str, Any] = {"classes": 4, "train_images": 2, "valid_images": 1, "scale": 0.1}
 
 
@@ -102,6 +104,13 @@ def test_settings_that_cannot_be_are_told(settings: dict[str, Any], told: str) -
             MadeConfig(**settings["made"])
         else:
             ImagenetConfig(**{"data": "somewhere", **settings})
+
+
+def test_the_example_settings_are_the_notes() -> None:
+    """They load, and ask for the classes, the size, the batch and the rate that the field note had."""
+    config = load(ImagenetConfig, EXAMPLES / "imagenet100.toml", ["data=s3://bucket/imagenet"])
+    assert (config.classes, config.subset_seed, config.image_size) == (100, 42, 224)
+    assert (config.train.batch_size, config.train.optimizer.lr) == (256, 0.5)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """Data that is made on first use, and pictures that need no library."""
 
 import io
-import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -18,20 +19,18 @@ def count_up(folder: Path) -> None:
         file.write("made\n")
 
 
-def make_in_process(place: str) -> None:
-    made_once("set", count_up, place=Path(place))
-
-
 def test_a_set_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
-    """Four processes that start together make it once; a later call finds it."""
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=make_in_process, args=(str(tmp_path),)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    folder = made_once("set", count_up, place=tmp_path)
-    assert (folder / "count").read_text() == "made\n"
+    """Four that start together make it once, each with the lock opened anew, as processes do."""
+    together = Barrier(4)
+
+    def make(_: int) -> Path:
+        together.wait()
+        return made_once("set", count_up, place=tmp_path)
+
+    with ThreadPoolExecutor(4) as threads:
+        folders = set(threads.map(make, range(4)))
+    assert folders == {tmp_path / "set"}
+    assert (tmp_path / "set" / "count").read_text() == "made\n"
 
 
 def test_a_maker_that_failed_is_called_again(tmp_path: Path) -> None:

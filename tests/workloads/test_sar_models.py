@@ -11,7 +11,7 @@ from stoker.workloads.sar.models import (
     ResidualAutoencoder,
     ResNetLite,
 )
-from stoker.workloads.sar.similarity import ReconstructionLoss, structural_similarity
+from stoker.workloads.sar.similarity import ReconstructionLoss, _window, structural_similarity
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,18 @@ def test_similarity_is_float32_under_autocast() -> None:
         inside = structural_similarity(one, other)
     assert inside.dtype == torch.float32
     assert torch.equal(inside, structural_similarity(one, other))
+
+
+def test_a_first_call_in_inference_mode_harms_no_later_one() -> None:
+    """A validation may come before the first step: the window that it made trains, too."""
+    _window.cache_clear()
+    patches = torch.rand(1, 1, 16, 16)
+    with torch.inference_mode():
+        structural_similarity(patches, patches)
+    rebuilt = torch.rand(1, 1, 16, 16, requires_grad=True)
+    structural_similarity(rebuilt, patches).sum().backward()
+    assert rebuilt.grad is not None
+    assert rebuilt.grad.abs().sum() > 0
 
 
 def test_the_loss_is_the_notes() -> None:

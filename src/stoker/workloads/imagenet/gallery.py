@@ -22,12 +22,8 @@ def draw_guesses(
     """Write the picture: photographs from all over the source, as the model sees them."""
     chosen = np.unique(np.linspace(0, len(source) - 1, _ROWS * _COLUMNS).astype(np.int64))
     photos, labels = source.read(chosen)
-    was = model.training
-    model.eval()
-    with torch.no_grad():
-        seen = transform((photos.to(device), labels), samples=chosen, seed=0, epoch=0)[0]
-        right = model(seen).argmax(dim=1).cpu() == labels
-    model.train(was)
+    seen = transform((photos.to(device), labels), samples=chosen, seed=0, epoch=0)[0]
+    right = model(seen).argmax(dim=1).cpu() == labels
     framed = [_frame(photo, bool(hit)) for photo, hit in zip(photos.numpy(), right, strict=True)]
     framed += [np.full_like(framed[0], 255)] * (-len(framed) % _COLUMNS)
     rows = [np.concatenate(framed[at : at + _COLUMNS], axis=1) for at in range(0, len(framed), _COLUMNS)]

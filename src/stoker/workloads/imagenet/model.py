@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from stoker.errors import UsageError
 
-# Blocks and channels of the four stages; a block's output has four times as many.
-_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+# Of the channels inside a block, so many come out of it.
 _EXPANSION = 4
 
 
@@ -51,21 +50,17 @@ class ResNet50(nn.Module):
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        wide = 64
-        for number, (blocks, inner) in enumerate(_STAGES):
-            layer = nn.Sequential()
-            for block in range(blocks):
-                layer.append(Bottleneck(wide, inner, 2 if number and not block else 1))
-                wide = inner * _EXPANSION
-            self.add_module(f"layer{number + 1}", layer)
-        self.fc = nn.Linear(wide, classes)
+        self.layer1 = _stage(64, 64, blocks=3, stride=1)
+        self.layer2 = _stage(256, 128, blocks=4, stride=2)
+        self.layer3 = _stage(512, 256, blocks=6, stride=2)
+        self.layer4 = _stage(1024, 512, blocks=3, stride=2)
+        self.fc = nn.Linear(512 * _EXPANSION, classes)
         self._begin(zero_last)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """The logits."""
         values = self.maxpool(functional.relu(self.bn1(self.conv1(images)), inplace=True))
-        for number in range(len(_STAGES)):
-            values = self.get_submodule(f"layer{number + 1}")(values)
+        values = self.layer4(self.layer3(self.layer2(self.layer1(values))))
         logits: torch.Tensor = self.fc(values.mean(dim=(2, 3)))
         return logits
 
@@ -75,6 +70,11 @@ class ResNet50(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif zero_last and isinstance(module, Bottleneck):
                 nn.init.zeros_(module.bn3.weight)
+
+
+def _stage(wide_in: int, inner: int, *, blocks: int, stride: int) -> nn.Sequential:
+    first = Bottleneck(wide_in, inner, stride)
+    return nn.Sequential(first, *(Bottleneck(inner * _EXPANSION, inner, 1) for _ in range(blocks - 1)))
 
 
 def load_weights(model: ResNet50, weights: Mapping[str, torch.Tensor]) -> bool:

@@ -13,7 +13,7 @@ from stoker.feed import Feed
 from stoker.feed.sources.class_folders import pick_classes
 from stoker.feed.sources.images import ImageSource
 from stoker.feed.sources.objects import Store
-from stoker.feed.stage import Selection, Stage
+from stoker.feed.stage import Selection, Stage, view_for
 from stoker.feed.transforms import BatchTransform, ImageTransform
 from stoker.train.task import Feeds, Losses, Task, World
 from stoker.workloads.imagenet.config import ImagenetConfig
@@ -178,7 +178,7 @@ def _stage(config: ImagenetConfig, root: str, options: dict[str, str] | None) ->
     # Ranks that start together wait for the first, and find all files there.
     with alone(target.with_name(f".{target.name}.lock")):
         for part, store in stores.items():
-            outcome = Stage(store, target / part, Selection(classes=classes)).run()
+            outcome = Stage(store, target / part, Selection(classes=classes), view_for(quiet=False)).run()
             if outcome.failed:
                 file, why = next(iter(outcome.failed.items()))
                 raise StageFailed(

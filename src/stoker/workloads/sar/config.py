@@ -23,6 +23,8 @@ class MadeConfig:
         for name in ("samples", "files", "side", "looks"):
             if getattr(self, name) < 1:
                 raise UsageError(f"made.{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.seed < 0:
+            raise UsageError(f"made.seed is {self.seed}: it must be 0 or more")
 
     @property
     def name(self) -> str:

@@ -20,8 +20,9 @@ def draw_gallery(patches: torch.Tensor, rebuilt: torch.Tensor, path: Path) -> Pa
 
 def lay_out(patches: torch.Tensor, rebuilt: torch.Tensor) -> NDArray[np.uint8]:
     """Its pixels."""
+    originals, others = (batch[:, 0].detach().float().cpu().numpy() for batch in (patches, rebuilt))
     rows: list[NDArray[np.uint8]] = []
-    for one, other in zip(patches[:, 0].cpu().numpy(), rebuilt[:, 0].float().cpu().numpy(), strict=True):
+    for one, other in zip(originals, others, strict=True):
         cells = [_as_colours(one), _as_colours(other), png.as_difference(other - one, _MOST)]
         rows.append(_join(cells, axis=1))
     return _join(rows, axis=0)

@@ -46,9 +46,12 @@ def _blur(images: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _window(device: torch.device) -> torch.Tensor:
-    places = torch.arange(_WINDOW, device=device, dtype=torch.float32) - _WINDOW // 2
-    weights = torch.exp(-places.square() / (2 * _SIGMA**2))
-    return weights / weights.sum()
+    # Kept for all calls, so it must not be of the kind that a first call in inference mode would make: such
+    # a tensor can have no part in a backward pass.
+    with torch.inference_mode(False):
+        places = torch.arange(_WINDOW, device=device, dtype=torch.float32) - _WINDOW // 2
+        weights = torch.exp(-places.square() / (2 * _SIGMA**2))
+        return weights / weights.sum()
 
 
 class ReconstructionLoss(nn.Module):

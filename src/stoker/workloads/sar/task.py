@@ -79,20 +79,11 @@ class SarTask(Task[SarConfig]):
 
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
         """Patches that were not trained on, as they are, as they were rebuilt, and where these differ."""
-        patches = self.choose_patches(feeds)
-        was = model.training
-        model.eval()
-        with torch.no_grad():
-            rebuilt = model(patches).float()
-        model.train(was)
-        return [draw_gallery(patches, rebuilt, folder / "reconstructions.png")]
-
-    def choose_patches(self, feeds: Feeds, count: int = _PICTURED) -> torch.Tensor:
-        """The first few patches to validate on, where the feeds' batches are."""
-        source: Any = feeds.train.dataset
-        _, valid = split(len(source), share=self.config.train_share, seed=self.config.split_seed)
-        patches: torch.Tensor = source.read(valid[:count]).to(feeds.train.device)
-        return Scale(self.config.low, self.config.high)(patches)
+        config, source = self.config, open_source(self.config)
+        _, valid = split(len(source), share=config.train_share, seed=config.split_seed)
+        chosen = source.read(valid[:_PICTURED]).to(feeds.train.device)
+        patches = Scale(config.low, config.high)(chosen)
+        return [draw_gallery(patches, model(patches), folder / "reconstructions.png")]
 
 
 class Scale:
@@ -109,7 +100,7 @@ class Scale:
 def open_source(config: SarConfig) -> SarSource:
     """The shards that the config names, made first where it names none."""
     if config.data is not None:
-        return SarSource(config.data, config.pattern)
+        return SarSource(Path(config.data).expanduser(), config.pattern)
     made = config.made
     folder = made_once(
         made.name,
