@@ -8,9 +8,9 @@ import pytest
 import torch
 from tiny import Tiny, TinyConfig, plain
 
-from stoker.errors import CheckpointBroken, UsageError
+from stoker.errors import CheckpointBroken, TrainingFailed, UsageError
 from stoker.train.checkpoint import Checkpoint, Checkpoints, read_weights
-from stoker.train.config import EmaConfig, SaveConfig
+from stoker.train.config import EmaConfig, OptimizerConfig, SaveConfig, ScheduleConfig, StopConfig
 from stoker.train.fit import fit
 
 
@@ -121,11 +121,17 @@ def test_the_best_is_named_in_a_file(tmp_path: Path) -> None:
     assert read_weights(tmp_path / "checkpoints" / told["checkpoint"]).keys() >= {"0.weight", "4.bias"}
 
 
-def test_a_resume_with_another_batch_size_is_refused(tmp_path: Path) -> None:
-    """Steps would not be the same."""
+def test_a_resume_with_another_batch_optimizer_or_model_is_refused(tmp_path: Path) -> None:
+    """Its steps could not be gone on with; the error says what it was made with."""
     fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)
-    with pytest.raises(UsageError, match=r"train\.batch_size is 4, and the checkpoint was made with 8"):
-        fit(Tiny(TinyConfig(train=plain(epochs=2, batch_size=4))), out=tmp_path)
+    for change, told in (
+        ({"batch_size": 4}, r"train\.batch_size is 4, and the checkpoint was made with 8"),
+        ({"optimizer": OptimizerConfig(name="sgd")}, r"optimizer\.name is sgd, .* made with adamw"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            fit(Tiny(TinyConfig(train=plain(epochs=2, **change))), out=tmp_path)
+    with pytest.raises(UsageError, match="the checkpoint is of another model"):
+        fit(Tiny(TinyConfig(norm="layer", train=plain(epochs=2))), out=tmp_path)
 
 
 def test_fresh_puts_the_older_training_aside(tmp_path: Path) -> None:
@@ -144,3 +150,36 @@ def test_a_longer_training_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     fitted = fit(longer, out=tmp_path, tell=told.append)
     assert (fitted.resumed, fitted.step, longer.epochs) == (7, 14, [1])
     assert any("train.epochs 1 -> 2" in text for text in told)
+
+
+def test_another_rate_counts_from_the_resume_on(tmp_path: Path) -> None:
+    """An optimizer's kept states do not bring its old settings back."""
+    constant = ScheduleConfig(name="constant")
+    fit(Tiny(TinyConfig(train=plain(epochs=1, schedule=constant))), out=tmp_path)
+    lower = plain(epochs=2, schedule=constant, optimizer=OptimizerConfig(name="adamw", lr=1e-5))
+    fit(Tiny(TinyConfig(train=lower)), out=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["lr"] for line in lines if line["kind"] == "train"] == [1e-2, 1e-5]
+
+
+def test_a_training_that_ended_early_stays_ended(tmp_path: Path) -> None:
+    """The same command again makes no more steps."""
+    settings = plain(epochs=9, stop=StopConfig(patience=1), optimizer=OptimizerConfig(name="adamw", lr=1e-12))
+    first = fit(Tiny(TinyConfig(norm="layer", train=settings)), out=tmp_path)
+    again = fit(Tiny(TinyConfig(norm="layer", train=settings)), out=tmp_path)
+    assert (first.ended, again.ended, again.step) == ("early", "early", first.step)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    """No room for a file: an error that says so, nothing half written, and the older one is found."""
+    resource = pytest.importorskip("resource")
+    checkpoints = kept(tmp_path, 5)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(TrainingFailed, match=r"cannot save .*step-000000010: .*Make room there"):
+            kept(tmp_path, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000005"]
+    assert checkpoints.find_last_good() is not None

@@ -18,6 +18,7 @@ from stoker.train.config import EmaConfig, OptimizerConfig, SaveConfig, Schedule
 from stoker.train.ema import Ema
 from stoker.train.fit import fit
 from stoker.train.loop import is_better
+from stoker.train.memory import DeviceMemory
 from stoker.train.microbatch import count_samples, cut_samples, halve, spans
 from stoker.train.pace import Pace
 from stoker.train.precision import put_channels_last
@@ -249,6 +250,18 @@ def test_channels_last_is_for_convolutions() -> None:
     assert flat.weight.is_contiguous(memory_format=torch.channels_last)
     assert deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_device_that_is_nearly_full_is_told() -> None:
+    """An allocator that empties its cache once has met a new size; twice in a row, it struggles."""
+    memory = DeviceMemory(torch.device("cpu"))
+    assert [memory.judge(retries) is not None for retries in (0, 1, 1, 2, 5, 5)] == [
+        False, False, False, False, True, False,
+    ]  # fmt: skip
+    told = DeviceMemory(torch.device("cpu"))
+    told.judge(2)
+    assert "emptied its cache 3 times" in (told.judge(5) or "")
+    assert (told.peak(), told.read_warning()) == (None, None)
 
 
 def test_what_is_better() -> None:

@@ -103,7 +103,7 @@ def test_a_training_killed_in_a_step_ends_with_the_same_bits(tmp_path: Path, mic
 
 def test_a_training_told_to_stop_saves_and_goes_on(tmp_path: Path) -> None:
     """The step under way ends and is on the disk, though none was due; the rest gives the same bits."""
-    words = ["train.save.every=0", "train.epochs=2", "train.log_every=1"]
+    words = ["train.save.every=0", "train.epochs=2", "train.log_every=3"]
     told: list[str] = []
     before = signal.getsignal(signal.SIGTERM)
     stopped = stop_here(tmp_path / "a", *words, calls=4, told=told)
@@ -136,6 +136,14 @@ def test_two_ranks_go_on_where_one_stopped_and_back_off_together(tmp_path: Path)
     result = json.loads((tmp_path / "moved" / "result.json").read_text())
     assert (result["resumed"], result["micro_batch"]) == (5, 2)
     assert_close(tmp_path / "whole", tmp_path / "moved")
+
+
+@pytest.mark.slow
+def test_ranks_that_the_trainer_starts_itself(tmp_path: Path) -> None:
+    """`train.devices=2` without a launcher: the weights are those of one rank, up to the order of sums."""
+    train_here(tmp_path / "one", *ALIKE)
+    train(tmp_path / "two", *ALIKE, "train.devices=2")
+    assert_close(tmp_path / "one", tmp_path / "two")
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.errors import CheckpointBroken
+from stoker.errors import CheckpointBroken, TrainingFailed
 from stoker.feed.whole_file import PART, whole_file
 
 SCHEMA = 1
@@ -79,9 +79,13 @@ class Checkpoints:
             _write(part, checkpoint)
             part.rename(self._folder / name)
             _sync_folder(self._folder)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
+        except OSError as error:
+            raise TrainingFailed(
+                f"cannot save {self._folder / name}: {error}. Make room there, and go on from the one before "
+                "it, which is whole"
+            ) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)  # renamed, if all went well
         return self._folder / name
 
     def mark_best(self, name: str, *, step: int, metric: str, value: float) -> None:
@@ -156,12 +160,14 @@ def _age(match: re.Match[str]) -> tuple[int, int]:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    save_file(_plain_tensors(checkpoint.model), folder / _MODEL)
+    # Written by Python's own files, so that a full disk is an OSError whatever was to be written.
+    (folder / _MODEL).write_bytes(save(_plain_tensors(checkpoint.model)))
     if checkpoint.mean is not None:
-        save_file(_plain_tensors(checkpoint.mean), folder / _MEAN)
-    torch.save(dict(checkpoint.tensors), folder / _TENSORS)
+        (folder / _MEAN).write_bytes(save(_plain_tensors(checkpoint.mean)))
+    with (folder / _TENSORS).open("wb") as out:
+        torch.save(dict(checkpoint.tensors), out)
     (folder / _PLAIN).write_text(json.dumps({"schema": SCHEMA, **checkpoint.plain}))
     written = {path.name: _digest(path) for path in _files(folder)}
     (folder / _MANIFEST).write_text(json.dumps({"schema": SCHEMA, "files": written}, indent=1))

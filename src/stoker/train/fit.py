@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,8 @@ class Fitted:
     best: Best | None
     # Sustained, of this process; None where it made fewer than two steps.
     samples_per_second: float | None
+    # The most of a card's memory that this process had in use; None without one.
+    peak_bytes: int | None
     micro_batch: int
     # The step that was gone on from; None for a training from its beginning.
     resumed: int | None
@@ -69,92 +70,91 @@ def fit(
         meeting = Meeting()
         if meeting.size > 1 and not grouped:
             stack.callback(dist.destroy_process_group)
-        say = tell if meeting.rank == 0 else _say_nothing
         if meeting.rank == 0:
             stack.enter_context(folder.taken(out))
             if fresh and (aside := folder.put_aside(out)) is not None:
-                say(f"what was in {out} is in {aside}")
-        return _fit(task, config, out, fabric, meeting, stop, say, stack)
-
-
-def _fit(
-    task: Task[Any],
-    config: TrainConfig,
-    out: Path,
-    fabric: Any,
-    meeting: Meeting,
-    stop: StopSignal,
-    say: Callable[[str], None],
-    stack: contextlib.ExitStack,
-) -> Fitted:
-    checkpoints = Checkpoints(out / folder.CHECKPOINTS, keep=config.save.keep)
-    found: Found | None = meeting.share(_find(checkpoints, say) if meeting.rank == 0 else None)
-    if config.preflight and meeting.rank == 0:
-        for warned in preflight.look(fabric.device):
-            say(f"warning: {warned.text}. {warned.fix}")
-    parts = _assemble(task, config, fabric, meeting, checkpoints, stop, say)
-    stack.callback(parts.feeds.close)
-    loop = Loop(parts, config)
-    if found is not None:
-        loop.restore(found.checkpoint)
-        say(f"goes on from step {loop.step} of {loop.steps} ({found.folder})")
-        if meeting.rank == 0:
-            _name_best(checkpoints, loop)
-    else:
-        rng.seed_all(config.seed, 0, meeting.rank)
-    # Importing a logger may draw, and so may a look at the machine; a training does not begin with that.
-    drawn = rng.read(fabric.device)
-    journal = None
-    if meeting.rank == 0:
-        folder.write_json(out / "config.json", {"task": task.name, **parts.settings})
-        loggers = open_loggers(
-            config.loggers, folder=out, run=task.name, config=parts.settings, after=loop.step
+                tell(f"what was in {out} is in {aside}")
+            if config.preflight:
+                for warned in preflight.look(fabric.device):
+                    tell(f"warning: {warned.text}. {warned.fix}")
+        parts = _assemble(task, fabric, meeting, stop, out, tell if meeting.rank == 0 else _say_nothing)
+        stack.callback(parts.feeds.close)
+        loop = Loop(parts)
+        resumed = _stand(loop, parts)
+        # Importing a logger may draw, and so may a look at the device; a training does not begin with that.
+        drawn = rng.read(fabric.device)
+        journal = _open_journal(parts, out, loop.step) if meeting.rank == 0 else None
+        if journal is not None:
+            stack.callback(journal.close)
+        _make_ready(parts)
+        rng.write(drawn, fabric.device)
+        ended = loop.run(journal)
+        pictures = _draw(parts, loop, out) if config.picture and ended != "stopped" else []
+        fitted = Fitted(
+            ended=ended,
+            step=loop.step,
+            steps=loop.steps,
+            metrics=loop.metrics,
+            best=loop.best,
+            samples_per_second=loop.pace.samples_per_second,
+            peak_bytes=loop.memory.peak(),
+            micro_batch=parts.stepper.micro_batch,
+            resumed=resumed,
+            folder=out,
+            pictures=tuple(pictures),
+            rank=meeting.rank,
         )
-        journal = Journal(out, loggers, after=loop.step)
-        stack.callback(journal.close)
-    say(
-        f"{task.name}: {_count(parts.module):,} weights on {fabric.device}, {config.precision}; "
-        f"{parts.feeds.train.why}"
+        if meeting.rank == 0:
+            folder.write_json(out / "result.json", {"schema": 1, "task": task.name, **fitted.to_json()})
+        if ended == "stopped":
+            heard = stop.heard or "a signal to another rank"
+            parts.tell(f"{heard}: saved at step {loop.step}; the same command goes on from there")
+        meeting.any([False])  # rank 0 may still have been drawing, and the group ends for all at once
+        return fitted
+
+
+def _stand(loop: Loop, parts: Parts) -> int | None:
+    """Stand where the last good checkpoint was made; its step, None at the beginning."""
+    found: Found | None = parts.meeting.share(_find(parts) if parts.meeting.rank == 0 else None)
+    if found is None:
+        rng.seed_all(parts.config.seed, 0, parts.meeting.rank)
+        return None
+    loop.restore(found.checkpoint)
+    parts.tell(f"goes on from step {loop.step} of {loop.steps} ({found.folder})")
+    if parts.meeting.rank == 0:
+        _name_best(parts.checkpoints, loop)
+    return loop.step
+
+
+def _find(parts: Parts) -> Found | None:
+    parts.checkpoints.remove_parts()
+    found = parts.checkpoints.find_last_good()
+    if found is not None:
+        for name, text in found.passed_over.items():
+            aside = parts.checkpoints.put_aside(name)
+            parts.tell(f"warning: a checkpoint is broken and passed over: {text} (now {aside})")
+    return found
+
+
+def _open_journal(parts: Parts, out: Path, step: int) -> Journal:
+    folder.write_json(out / "config.json", {"task": parts.task.name, **parts.settings})
+    names, run = parts.config.loggers, parts.task.name
+    loggers = open_loggers(names, folder=out, run=run, config=parts.settings, after=step)
+    return Journal(out, loggers, after=step)
+
+
+def _make_ready(parts: Parts) -> None:
+    """Say what will be trained, whether it will fit, and compile it."""
+    device, config = parts.fabric.device, parts.config
+    count = sum(weight.numel() for weight in parts.module.parameters())
+    parts.tell(
+        f"{parts.task.name}: {count:,} weights on {device}, {config.precision}; {parts.feeds.train.why}"
     )
-    if config.preflight and fabric.device.type == "cuda":
-        _predict(parts, config, say)
+    if config.preflight and device.type == "cuda":
+        _predict(parts)
     if config.compile:
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
         parts.module.compile(mode=config.compile_mode)
-    resumed = None if found is None else loop.step
-    rng.write(drawn, fabric.device)
-    ended = loop.run(journal)
-    pictures = _draw(parts, loop, out, say) if config.picture and ended != "stopped" else []
-    fitted = Fitted(
-        ended=ended,
-        step=loop.step,
-        steps=loop.steps,
-        metrics=loop.metrics,
-        best=loop.best,
-        samples_per_second=loop.pace.samples_per_second,
-        micro_batch=parts.stepper.micro_batch,
-        resumed=resumed,
-        folder=out,
-        pictures=tuple(pictures),
-        rank=meeting.rank,
-    )
-    if meeting.rank == 0:
-        folder.write_json(out / "result.json", {"schema": 1, "task": task.name, **fitted.to_json()})
-    if ended == "stopped":
-        heard = stop.heard or "a signal to another rank"
-        say(f"{heard}: saved at step {loop.step}; the same command goes on from there")
-    return fitted
-
-
-def _find(checkpoints: Checkpoints, say: Callable[[str], None]) -> Found | None:
-    checkpoints.remove_parts()
-    found = checkpoints.find_last_good()
-    if found is not None:
-        for name, text in found.passed_over.items():
-            say(
-                f"warning: a checkpoint is broken and passed over: {text} (now {checkpoints.put_aside(name)})"
-            )
-    return found
 
 
 def _name_best(checkpoints: Checkpoints, loop: Loop) -> None:
@@ -168,50 +168,46 @@ def _name_best(checkpoints: Checkpoints, loop: Loop) -> None:
 
 
 def _assemble(
-    task: Task[Any],
-    config: TrainConfig,
-    fabric: Any,
-    meeting: Meeting,
-    checkpoints: Checkpoints,
-    stop: StopSignal,
-    say: Callable[[str], None],
+    task: Task[Any], fabric: Any, meeting: Meeting, stop: StopSignal, out: Path, tell: Callable[[str], None]
 ) -> Parts:
+    config: TrainConfig = task.config.train
     rng.seed_all(config.seed)
     module = task.build_model()
     if config.channels_last:
         put_channels_last(module)
     model = fabric.setup_module(module)
-    optimizer = build_optimizer(task, module, config.optimizer)
+    optimizer = fabric.setup_optimizers(build_optimizer(task, module, config.optimizer))
     feeds = task.open_feeds(World(rank=meeting.rank, size=meeting.size), fabric.device)
     share = config.batch_size // meeting.size
     _check_feeds(feeds, config, share)
-    wrapped = fabric.setup_optimizers(optimizer)
+    stepper = Stepper(
+        task,
+        fabric=fabric,
+        module=module,
+        model=model,
+        optimizer=optimizer,
+        feed=feeds.train,
+        meeting=meeting,
+        micro_batch=min(config.micro_batch or share, share),
+        clip=config.clip,
+        is_to_stop=stop.is_heard,
+    )
     return Parts(
         task=task,
+        config=config,
         fabric=fabric,
         precision=fabric.strategy.precision,
         module=module,
         model=model,
-        optimizer=wrapped,
+        optimizer=optimizer,
         feeds=feeds,
-        stepper=Stepper(
-            task,
-            fabric=fabric,
-            module=module,
-            model=model,
-            optimizer=wrapped,
-            feed=feeds.train,
-            meeting=meeting,
-            micro_batch=min(config.micro_batch or share, share),
-            clip=config.clip,
-            is_to_stop=stop.is_heard,
-        ),
+        stepper=stepper,
         meeting=meeting,
         ema=Ema(module, config.ema) if config.ema.decay else None,
-        checkpoints=checkpoints,
+        checkpoints=Checkpoints(out / folder.CHECKPOINTS, keep=config.save.keep),
         stop=stop,
         settings=to_values(task.config),
-        tell=say,
+        tell=tell,
     )
 
 
@@ -228,29 +224,31 @@ def _check_feeds(feeds: Feeds, config: TrainConfig, share: int) -> None:
         )
 
 
-def _predict(parts: Parts, config: TrainConfig, say: Callable[[str], None]) -> None:
+def _predict(parts: Parts) -> None:
     """Whether a step will fit the card, before the first one; the feed stands where it stood after it."""
-    feed, device = parts.feeds.train, parts.fabric.device
+    feed, device, stepper = parts.feeds.train, parts.fabric.device, parts.stepper
     state = feed.state_dict()
     batch = next(iter(feed))
     feed.load_state_dict(state)
-    with parts.stepper.undone():
+
+    def measure(samples: int) -> int | None:
+        return preflight.peak_of(lambda: stepper.accumulate(batch, samples, samples), device)
+
+    with stepper.undone():
         found = preflight.predict(
-            lambda samples: preflight.peak_of(
-                partial(parts.stepper.accumulate, batch, samples, samples), device
-            ),
-            micro_batch=min(parts.stepper.micro_batch, parts.task.count(batch)),
-            states=preflight.bytes_of_states(parts.module, config.optimizer),
+            measure,
+            micro_batch=min(stepper.micro_batch, parts.task.count(batch)),
+            states=preflight.bytes_of_states(parts.module, parts.config.optimizer),
             room=preflight.room_on(device),
         )
     torch.cuda.empty_cache()
     if isinstance(found, str):
-        say(f"memory: not predicted, {found}")
+        parts.tell(f"memory: not predicted, {found}")
     else:
-        say(f"{'warning: ' if found.overflows else 'memory: '}{found.text}")
+        parts.tell(f"{'warning: ' if found.overflows else 'memory: '}{found.text}")
 
 
-def _draw(parts: Parts, loop: Loop, out: Path, say: Callable[[str], None]) -> list[Path]:
+def _draw(parts: Parts, loop: Loop, out: Path) -> list[Path]:
     """What the best weights make of the data."""
     if parts.meeting.rank != 0:
         return []
@@ -258,19 +256,15 @@ def _draw(parts: Parts, loop: Loop, out: Path, say: Callable[[str], None]) -> li
         try:
             best = parts.checkpoints.read(loop.best.checkpoint)
         except CheckpointBroken as error:
-            say(f"warning: pictured are the last weights, not the best: {error}")
+            parts.tell(f"warning: pictured are the last weights, not the best: {error}")
         else:
             parts.module.load_state_dict({**best.model, **(best.mean or {})})
     parts.model.eval()
     with torch.no_grad():
         pictures = parts.task.picture(parts.model, parts.feeds, out)
     for path in pictures:
-        say(f"picture: {path}")
+        parts.tell(f"picture: {path}")
     return pictures
-
-
-def _count(module: torch.nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
 
 
 def _say_nothing(text: str) -> None:

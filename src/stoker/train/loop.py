@@ -19,7 +19,8 @@ from stoker.train.ema import Ema
 from stoker.train.journal import Journal
 from stoker.train.means import Means
 from stoker.train.meeting import Meeting
-from stoker.train.optimizer import set_rate
+from stoker.train.memory import DeviceMemory
+from stoker.train.optimizer import load_optimizer, set_rate
 from stoker.train.pace import Pace
 from stoker.train.schedule import rate_factor
 from stoker.train.shares import count_share
@@ -29,6 +30,7 @@ from stoker.train.task import Feeds, Task
 from stoker.train.validation import validate
 
 Ended = Literal["done", "early", "stopped"]
+_NOTHING = {"samples": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,13 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a loop is put together from; `module` holds the weights, `model` is what is called."""
+    """What a loop is put together from; `module` holds the weights, `model` is what is called.
+
+    `tell` says a line to a person, on rank 0, and nothing elsewhere.
+    """
 
     task: Task[Any]
+    config: TrainConfig
     fabric: Any
     precision: Any
     module: nn.Module
@@ -64,9 +70,9 @@ class Parts:
 class Loop:
     """A training, from wherever it stands to its end."""
 
-    def __init__(self, parts: Parts, config: TrainConfig) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._config = config
+        self._config = config = parts.config
         self._device: torch.device = parts.fabric.device
         self._per_epoch = len(parts.feeds.train)
         whole = config.epochs * self._per_epoch
@@ -77,9 +83,10 @@ class Loop:
         self.pace = Pace()
         self._stale = 0
         self._closed = 0
+        # Of the epoch up to the last line of the log, and since that line.
         self._epoch_means = Means(self._device)
-        self._log_means = Means(self._device)
-        self._last_means: dict[str, float] = {}
+        self._window = Means(self._device)
+        self.memory = DeviceMemory(self._device)
         self._journal: Journal | None = None
 
     @property
@@ -92,7 +99,9 @@ class Loop:
         self._journal = journal
         self._parts.model.train()
         # A training may have been told to stop between an epoch's last step and its validation.
-        if self._is_epoch_end() and self._closed != self.step and self._end_epoch():
+        if self._is_epoch_end() and self._closed != self.step:
+            self._end_epoch()
+        if self._is_exhausted():
             return "early"
         while self.step < self.steps:
             ended = self._run_epoch()
@@ -110,7 +119,8 @@ class Loop:
                 self._save()
                 return "stopped"
             if self._is_epoch_end():
-                if self._end_epoch():
+                self._end_epoch()
+                if self._is_exhausted():
                     return "early"
                 # A validation takes its time: a wish to stop that came in it is not made to wait a step.
                 if self.step < self.steps and self._parts.meeting.any([self._parts.stop.is_heard()])[0]:
@@ -147,12 +157,7 @@ class Loop:
         samples, whole = count_share(parts.feeds.train, parts.task.count(batch), parts.meeting)
         factor = rate_factor(config.schedule, self.step, steps=self.steps, steps_per_epoch=self._per_epoch)
         rate = set_rate(parts.optimizer, factor)
-        done = parts.stepper.run(
-            batch,
-            samples=samples,
-            whole=whole,
-            means=self._log_means,
-        )
+        done = parts.stepper.run(batch, samples=samples, whole=whole, means=self._window)
         self.step += 1
         for text in done.backed_off:
             self._say(f"step {self.step}: {text}")
@@ -165,8 +170,7 @@ class Loop:
         return done.stop
 
     def _log(self, rate: float, gradient: float | None) -> None:
-        self._fold()
-        losses = self._last_means
+        losses = self._fold()
         left = self.pace.eta(self.steps - self.step)
         speed = self.pace.samples_per_second
         self._write(
@@ -179,6 +183,8 @@ class Loop:
                 "samples_per_second": speed,
                 "eta_seconds": left,
                 "micro_batch": self._parts.stepper.micro_batch,
+                "tier": self._parts.feeds.train.tier,
+                "peak_bytes": self.memory.peak(),
             },
         )
         told = "  ".join(f"{name} {value:.5g}" for name, value in losses.items())
@@ -186,26 +192,39 @@ class Loop:
         self._say(
             f"step {self.step}/{self.steps}  {told}  lr {rate:.3g}  {shown} samples/s  {ago(left)} left"
         )
+        if warning := self.memory.read_warning():
+            self._say(f"warning: {warning}")
 
-    def _fold(self) -> None:
-        """The steps since the last fold into the epoch's; they are read, and so waited for, here alone."""
-        self._last_means = self._log_means.read(self._parts.meeting)
-        for name, value in self._last_means.items():
+    def _fold(self) -> dict[str, float]:
+        """The losses since the last line, which from now on are the epoch's."""
+        losses = self._read_window()
+        self._epoch_means.load(_added(self._epoch_means.state(), self._window.state()))
+        self._window.clear()
+        return losses
+
+    def _read_window(self) -> dict[str, float]:
+        """The losses since the last line; waits for the device. TrainingFailed where one is not finite."""
+        losses = self._window.read(self._parts.meeting)
+        for name, value in losses.items():
             if not math.isfinite(value):
                 raise TrainingFailed(
                     f"{name} is {value} in the steps up to {self.step}: go on from the last checkpoint with "
                     "a lower train.optimizer.lr, with train.clip=1.0 or with precision bf16 or fp32"
                 )
-        self._epoch_means.load(_added(self._epoch_means.state(), self._log_means.state()))
-        self._log_means.clear()
+        return losses
 
     # --- the end of an epoch ----------------------------------------------------------------------
 
     def _is_epoch_end(self) -> bool:
         return self.step > 0 and (self.step % self._per_epoch == 0 or self.step >= self.steps)
 
-    def _end_epoch(self) -> bool:
-        """Judge, remember the best, save; whether to end early."""
+    def _is_exhausted(self) -> bool:
+        """Whether there was no gain for so long that the training ends before its last step."""
+        patience = self._config.stop.patience
+        return 0 < patience <= self._stale and self.step < self.steps
+
+    def _end_epoch(self) -> None:
+        """Judge, remember the best, save."""
         self._fold()
         losses = self._epoch_means.read(self._parts.meeting)
         ended = -(-self.step // self._per_epoch)
@@ -220,11 +239,8 @@ class Loop:
         ):
             improved = self._validate()
         self._save(best=improved)
-        patience = self._config.stop.patience
-        if patience and self._stale >= patience and self.step < self.steps:
+        if self._is_exhausted():
             self._say(f"no gain in {self._stale} validations: the training ends here (train.stop.patience)")
-            return True
-        return False
 
     def _validate(self) -> bool:
         """Whether this is the best so far."""
@@ -257,16 +273,18 @@ class Loop:
 
     def _save(self, *, best: bool = False) -> None:
         parts = self._parts
-        if self.step != self._closed:
-            self._fold()  # also says so, before it is saved, where a loss is not finite
+        self._read_window()  # what is not finite is not saved
         drawn = parts.meeting.gather(rng.read(self._device).to_state())
-        means = self._epoch_means.state(parts.meeting)
+        sums = {
+            "epoch": self._epoch_means.state(parts.meeting),
+            "window": self._window.state(parts.meeting),
+        }
         name = parts.meeting.share(parts.checkpoints.name_for(self.step) if drawn is not None else None)
         if best:
             metric = parts.task.better[0]
             self.best = Best(metric=metric, value=self.metrics[metric], step=self.step, checkpoint=name)
         if drawn is not None:
-            parts.checkpoints.save(name, self._state(drawn, means))
+            parts.checkpoints.save(name, self._state(drawn, sums))
             if best and self.best is not None:
                 parts.checkpoints.mark_best(
                     name, step=self.step, metric=self.best.metric, value=self.best.value
@@ -274,7 +292,7 @@ class Loop:
             parts.checkpoints.prune(None if self.best is None else self.best.checkpoint)
         parts.meeting.any([False])  # no rank goes on, or ends, before it is on the disk
 
-    def _state(self, drawn: list[Any], means: dict[str, float]) -> Checkpoint:
+    def _state(self, drawn: list[Any], sums: Mapping[str, Mapping[str, float]]) -> Checkpoint:
         parts = self._parts
         return Checkpoint(
             model=parts.module.state_dict(),
@@ -287,12 +305,12 @@ class Loop:
             plain={
                 "step": self.step,
                 "feed": parts.feeds.train.state_dict(),
-                "means": means,
+                "sums": sums,
                 "metrics": self.metrics,
                 "best": None if self.best is None else asdict(self.best),
                 "stale": self._stale,
                 "closed": self._closed,
-                "micro_batch": parts.stepper.micro_batch,
+                "lowered_to": parts.stepper.lowered_to,
                 "mean_updates": None if parts.ema is None else parts.ema.updates,
                 "settings": parts.settings,
             },
@@ -302,9 +320,16 @@ class Loop:
         """Stand where a checkpoint was made."""
         parts, plain, tensors = self._parts, kept.plain, kept.tensors
         self._check_settings(plain["settings"])
-        parts.module.load_state_dict(dict(kept.model))
-        parts.optimizer.load_state_dict(tensors["optimizer"])
-        parts.precision.load_state_dict(tensors["scaler"])
+        try:
+            parts.module.load_state_dict(dict(kept.model))
+        except RuntimeError as error:
+            raise UsageError(
+                f"the checkpoint is of another model: {error}. Give it the settings that it was made with, "
+                "or begin anew with --fresh"
+            ) from error
+        load_optimizer(parts.optimizer, tensors["optimizer"])
+        if tensors["scaler"]:  # it was trained with fp16
+            parts.precision.load_state_dict(tensors["scaler"])
         if parts.ema is not None:
             if kept.mean is None:
                 raise UsageError(
@@ -312,12 +337,15 @@ class Loop:
                 )
             parts.ema.load(kept.mean, plain["mean_updates"])
         parts.feeds.train.load_state_dict(plain["feed"])
-        self._epoch_means.load(plain["means"] if parts.meeting.rank == 0 else {"samples": 0})
+        # Sums of all ranks, which rank 0 goes on with.
+        own = plain["sums"] if parts.meeting.rank == 0 else {"epoch": _NOTHING, "window": _NOTHING}
+        self._epoch_means.load(own["epoch"])
+        self._window.load(own["window"])
         self.step, self._closed, self._stale = plain["step"], plain["closed"], plain["stale"]
         self.metrics = dict(plain["metrics"])
         self.best = None if plain["best"] is None else Best(**plain["best"])
-        # Never above what the config asks for, and as low as memory made it.
-        parts.stepper.micro_batch = min(parts.stepper.micro_batch, plain["micro_batch"])
+        if plain["lowered_to"] is not None:
+            parts.stepper.lower(plain["lowered_to"])
         drawn = tensors["drawn"]
         if parts.meeting.rank < len(drawn):
             rng.write(rng.Drawn.from_state(drawn[parts.meeting.rank]), self._device)
@@ -325,12 +353,16 @@ class Loop:
             rng.seed_all(self._config.seed, self.step, parts.meeting.rank)
 
     def _check_settings(self, before: Mapping[str, Any]) -> None:
-        was = before["train"]["batch_size"]
-        if was != self._config.batch_size:
-            raise UsageError(
-                f"train.batch_size is {self._config.batch_size}, and the checkpoint was made with {was}: "
-                f"steps would not be the same; set it to {was}, or begin anew with --fresh"
-            )
+        config, was = self._config, before["train"]
+        for name, now, then in (
+            ("train.batch_size", config.batch_size, was["batch_size"]),
+            ("train.optimizer.name", config.optimizer.name, was["optimizer"]["name"]),
+        ):
+            if now != then:
+                raise UsageError(
+                    f"{name} is {now}, and the checkpoint was made with {then}: its steps cannot be gone on "
+                    f"with; set it to {then}, or begin anew with --fresh"
+                )
         changed = differences(before, self._parts.settings)
         if changed:
             self._say(f"other settings than before: {', '.join(changed)}")
@@ -342,8 +374,7 @@ class Loop:
             self._journal.write(kind, self.step, values)
 
     def _say(self, text: str) -> None:
-        if self._parts.meeting.rank == 0:
-            self._parts.tell(text)
+        self._parts.tell(text)
 
 
 def is_better(value: float, best: float | None, direction: str, gain: float) -> bool:

@@ -46,6 +46,20 @@ def build_optimizer(task: Task[Any], model: nn.Module, config: OptimizerConfig) 
     return optimizer
 
 
+def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
+    """An optimizer's kept states, under the settings that it has now: a rate may be changed for a resume."""
+    settings = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(state)
+    except ValueError as error:
+        raise UsageError(
+            f"the checkpoint's optimizer has other groups of weights: {error}. Give it the settings that it "
+            "was made with, or begin anew with --fresh"
+        ) from error
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+
+
 def set_rate(optimizer: Optimizer, factor: float) -> float:
     """Each group at its share of its full rate; that of the first group."""
     for group in optimizer.param_groups:

@@ -72,6 +72,8 @@ class Stepper:
         self._kept = [[torch.empty_like(buffer) for buffer in group] for group in self._buffers]
         self._synced_norms = any(isinstance(part, nn.SyncBatchNorm) for part in module.modules())
         self.micro_batch = micro_batch
+        # What memory has made of it; None while it is as it was asked for.
+        self.lowered_to: int | None = None
 
     def run(self, batch: Any, *, samples: int, whole: int, means: Means) -> Stepped:
         """A step on this rank's `samples`, of `whole` over all ranks."""
@@ -100,6 +102,10 @@ class Stepper:
         self._meeting.add_gradients(self._weights, used)
         gradient = self._update()
         return Stepped(gradient=gradient, stop=stopped, backed_off=tuple(backed_off))
+
+    def lower(self, size: int) -> None:
+        """Micro-batches of so many samples at most, from now on."""
+        self.micro_batch = self.lowered_to = min(self.micro_batch, size)
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
@@ -168,8 +174,8 @@ class Stepper:
                 raise
             raise TrainingFailed(
                 "out of memory in the optimizer's update, where weights may be half changed: the last "
-                "checkpoint is whole; go on from it with train.optimizer.name=sgd, a smaller model, or a "
-                "feed that leaves more room (tier, reserve)"
+                "checkpoint is whole. Go on from it with a feed that leaves more room (tier, reserve), or "
+                "begin anew with a smaller model or train.optimizer.name=sgd"
             ) from error
         self._optimizer.zero_grad(set_to_none=True)
         return gradient
@@ -195,7 +201,8 @@ class Stepper:
                 f"out of memory with one sample at a time ({why}): lower the model's size or the sample's, "
                 "use precision bf16, or free the device (`stoker check` names who holds it)"
             )
-        before, self.micro_batch = self.micro_batch, smaller
+        before = self.micro_batch
+        self.lower(smaller)
         self._empty_cache()
         return f"{why}: micro-batches of {smaller} instead of {before}, same batch"
 
