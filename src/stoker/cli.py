@@ -11,6 +11,7 @@ import typer
 
 from stoker import __version__
 from stoker.errors import StokerError, UsageError
+from stoker.workloads.verb import train
 
 app = typer.Typer(
     name="stoker",
@@ -402,32 +403,7 @@ def bench(
             typer.echo(f"  {key} = {value:g}")
 
 
-@app.command()
-def train(
-    workload: Annotated[str, typer.Argument(help="sar, imagenet, vesuvius or heimdall.")],
-    setting: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings: train.epochs=3 model.base=64"),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings from a .yaml or .toml file.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The training's folder (default: runs/WORKLOAD).")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; what is there is put aside.")] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Its models on equal budgets, compared.")
-    ] = False,
-    find_lr: Annotated[bool, typer.Option("--find-lr", help="Sweep the learning rate, and stop.")] = False,
-    show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Train one of the four reference workloads; goes on where it stopped. Made data need no path."""
-    from stoker import workloads
-    from stoker.train import command
-
-    code = command.go(
-        workloads.find(workload), settings=setting or [], config=config, out=out, fresh=fresh,
-        compare=compare, find_lr=find_lr, show_config=show_config, as_json=as_json,
-    )  # fmt: skip
-    raise typer.Exit(code)
+app.command()(train)
 
 
 @app.command()
