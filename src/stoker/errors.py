@@ -29,7 +29,7 @@ StokerError
 ├── DiagnosisFailed                  a script or record in which no step could be observed
 ├── CellFailed                       a notebook's cell raised an error in its scratch run
 ├── TrialFailed                      a script that cannot be tried with a change, or without one
-├── TrainingFailed                   a training that cannot go on: no memory for a sample, a loss not finite
+├── TrainingFailed                   a training that cannot go on: no memory, no disk, a loss not finite
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -156,7 +156,7 @@ class CellFailed(StokerError):
 
 
 class TrainingFailed(StokerError):
-    """A training that cannot go on: one sample is too much for the memory, or a loss is not finite."""
+    """A training that cannot go on: no memory for one sample, no room on the disk, a loss not finite."""
 
 
 class BenchFailed(StokerError):

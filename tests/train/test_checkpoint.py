@@ -135,10 +135,13 @@ def test_a_resume_with_another_batch_optimizer_or_model_is_refused(tmp_path: Pat
 
 
 def test_fresh_puts_the_older_training_aside(tmp_path: Path) -> None:
-    """Nothing of it is lost, and nothing of it is gone on from."""
-    fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)
+    """Nothing of it is lost, pictures neither, and nothing of it is gone on from."""
+    fit(Tiny(TinyConfig(train=plain(epochs=1, picture=True))), out=tmp_path)
+    drawn = (tmp_path / "picture.txt").read_text()
     fitted = fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path, fresh=True)
     assert fitted.resumed is None
+    assert (tmp_path / "before-1" / "picture.txt").read_text() == drawn
+    assert not (tmp_path / "picture.txt").exists()
     assert Checkpoints(tmp_path / "before-1" / "checkpoints").find_last_good() is not None
 
 

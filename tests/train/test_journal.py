@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import MissingExtra
+from stoker.errors import MissingExtra, TrainingFailed
 from stoker.train.journal import Journal, Logger, open_loggers
 
 CONFIG = {"base": 32, "train": {"epochs": 3}}
@@ -60,6 +60,20 @@ def test_a_resume_cuts_off_what_comes_after_it(tmp_path: Path) -> None:
     again.write("train", 15, {"loss": 2.0})
     again.close()
     assert [(line["step"], line["loss"]) for line in read(tmp_path)] == [(5, 1.0), (10, 1.0), (15, 2.0)]
+
+
+def test_a_line_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """No room for it: an error that says where."""
+    resource = pytest.importorskip("resource")
+    journal = Journal(tmp_path, [], after=0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(TrainingFailed, match=r"cannot write .*metrics\.jsonl: .*Make room there"):
+            journal.write("train", 1, {"loss": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.close()
 
 
 def test_tensorboard_has_the_curves(tmp_path: Path) -> None:

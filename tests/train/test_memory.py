@@ -75,6 +75,23 @@ def test_memory_that_runs_out_in_a_later_micro_batch_undoes_the_earlier_ones(tmp
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_validation_that_runs_out_of_memory_is_made_in_smaller_pieces(tmp_path: Path) -> None:
+    """Each sample is judged once, so the metrics are the same; training goes on as it was."""
+
+    class Short(Tiny):
+        def judge(self, model: nn.Module, batch: Any, metrics: Any) -> None:
+            super().judge(model, batch, metrics)
+            if len(batch[0]) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    short = fit(Short(TinyConfig(train=plain(**QUIET))), out=tmp_path / "short")
+    calm = fit(Tiny(TinyConfig(train=plain(**QUIET))), out=tmp_path / "calm")
+    assert short.metrics["mae"] == pytest.approx(calm.metrics["mae"], rel=1e-6)
+    assert short.micro_batch == calm.micro_batch == 8
+    found, expected = weights(tmp_path / "short"), weights(tmp_path / "calm")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_one_sample_that_does_not_fit_ends_the_training(tmp_path: Path) -> None:
     """There is nothing smaller, and the error says what could be."""
 

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ STEPS = 14
 SETTINGS = ["train.save.every=2", "train.epochs=2"]
 # A model without batch statistics and without draws: what a rank sees and draws is its own.
 ALIKE = [*SETTINGS, "norm=layer", "dropout=0", "train.micro_batch=4"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the processes that are started here have: with other threads, sums have another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def train_here(folder: Path, *words: str) -> Fitted:
@@ -73,10 +83,28 @@ def curve(folder: Path) -> list[tuple[str, int, float | None]]:
     return [(line["kind"], line["step"], line.get("loss", line.get("mae"))) for line in lines]
 
 
+def state(folder: Path) -> dict[str, Any]:
+    """All of the last checkpoint, by name: weights, their mean, optimizer, scaler, generators, counts."""
+    newest = max((folder / "checkpoints").glob("step-*"))
+    kept = {"plain": json.loads((newest / "state.json").read_text())}
+    for path in newest.glob("*.safetensors"):
+        kept[path.name] = load_file(path)
+    return {**kept, **torch.load(newest / "state.pt", weights_only=True)}
+
+
+def assert_alike(expected: Any, found: Any, at: str = "") -> None:
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(expected, found), at
+    elif isinstance(expected, (dict, list, tuple)):
+        assert len(expected) == len(found), at
+        for name in expected if isinstance(expected, dict) else range(len(expected)):
+            assert_alike(expected[name], found[name], f"{at}/{name}")
+    else:
+        assert expected == found, at
+
+
 def assert_same_bits(one: Path, other: Path) -> None:
-    expected, found = weights(one), weights(other)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert_alike(state(one), state(other))
     assert curve(one) == curve(other)
 
 
@@ -112,6 +140,38 @@ def test_a_training_told_to_stop_saves_and_goes_on(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
     assert train_here(tmp_path / "a", *words).resumed == 5
     train_here(tmp_path / "b", *words)
+    assert_same_bits(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_scaler_of_gradients_goes_on_where_it_stood(tmp_path: Path) -> None:
+    """fp16: the scale, and how many steps it has held for, are the same as without the stop."""
+    words = [*SETTINGS, "train.precision=fp16", "train.ema.decay=0.9", "train.clip=1.0"]
+    stop_here(tmp_path / "a", *words, calls=4)
+    train_here(tmp_path / "a", *words)
+    train_here(tmp_path / "b", *words)
+    kept = state(tmp_path / "b")["scaler"]
+    assert kept["_growth_tracker"] > 5, "steps that were made with this scale"
+    assert_same_bits(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_training_told_to_stop_in_a_validation_makes_it_again(tmp_path: Path) -> None:
+    """It is left at its next batch, whatever it has drawn by then; the epoch stands once in the curve."""
+
+    class Told(Tiny):
+        asked = False
+
+        def judge(self, model: nn.Module, batch: Any, metrics: Any) -> None:
+            torch.rand(3)
+            if self.asked:
+                signal.raise_signal(signal.SIGTERM)
+            super().judge(model, batch, metrics)
+
+    task = Told(load(TinyConfig, None, SETTINGS))
+    task.asked = True
+    stopped = fit(task, out=tmp_path / "a", tell=lambda text: None)
+    assert (stopped.ended, stopped.step, stopped.metrics) == ("stopped", 7, {})
+    for name in ("a", "b"):
+        fit(Told(load(TinyConfig, None, SETTINGS)), out=tmp_path / name, tell=lambda text: None)
     assert_same_bits(tmp_path / "a", tmp_path / "b")
 
 
@@ -161,3 +221,29 @@ def test_a_training_killed_again_and_again_ends_with_the_same_bits(
         train(tmp_path / "killed", "--kill", str(killed), *words, expected=-signal.SIGKILL)
     train_here(tmp_path / "killed", *words)
     assert_same_bits(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_ranks_told_to_stop_by_their_launcher_save_and_go_on(tmp_path: Path) -> None:
+    """SIGTERM to torchrun, as a scheduler sends it: all end at one step, which one rank goes on from."""
+    words = [*ALIKE, "slow_s=0.05"]
+    running = subprocess.Popen(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+            str(SCRIPT), str(tmp_path / "moved"), *words,
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stderr is not None
+    told = []
+    for line in running.stderr:
+        told.append(line)
+        if line.startswith("step 5/"):
+            running.send_signal(signal.SIGTERM)
+    running.wait(timeout=60)
+    assert any("SIGTERM: saved at step" in line for line in told), "".join(told)[-3000:]
+    resumed = train_here(tmp_path / "moved", *ALIKE).resumed
+    assert resumed is not None
+    assert 5 <= resumed < STEPS
+    train_here(tmp_path / "whole", *ALIKE)
+    assert_close(tmp_path / "whole", tmp_path / "moved")

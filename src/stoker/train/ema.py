@@ -37,12 +37,11 @@ class Ema:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """The model has the mean's values inside the block, and its own again after it."""
-        kept = [own.detach().clone() for own in self._own.values()]
-        self._write(self._mean)
+        self._swap()
         try:
             yield
         finally:
-            self._write(kept)
+            self._swap()
 
     def state(self) -> dict[str, Tensor]:
         """The mean by the names of the weights."""
@@ -61,9 +60,12 @@ class Ema:
         self._updates = updates
 
     @torch.no_grad()
-    def _write(self, values: list[Tensor]) -> None:
-        for own, value in zip(self._own.values(), values, strict=True):
-            own.copy_(value)
+    def _swap(self) -> None:
+        """One by one: a third copy of all weights is memory that a full card does not have."""
+        for own, mean in zip(self._own.values(), self._mean, strict=True):
+            kept = own.detach().clone()
+            own.copy_(mean)
+            mean.copy_(kept)
 
 
 def _values(model: nn.Module) -> dict[str, Tensor]:

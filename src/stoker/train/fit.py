@@ -74,11 +74,11 @@ def fit(
             stack.enter_context(folder.taken(out))
             if fresh and (aside := folder.put_aside(out)) is not None:
                 tell(f"what was in {out} is in {aside}")
-            if config.preflight:
-                for warned in preflight.look(fabric.device):
-                    tell(f"warning: {warned.text}. {warned.fix}")
-        parts = _assemble(task, fabric, meeting, stop, out, tell if meeting.rank == 0 else _say_nothing)
-        stack.callback(parts.feeds.close)
+        if meeting.rank != 0:
+            tell = _say_nothing
+        if config.preflight:
+            _look(fabric.device, meeting, tell)
+        parts = _assemble(task, fabric, meeting, stop, out, tell, stack)
         loop = Loop(parts)
         resumed = _stand(loop, parts)
         # Importing a logger may draw, and so may a look at the device; a training does not begin with that.
@@ -150,7 +150,7 @@ def _make_ready(parts: Parts) -> None:
     parts.tell(
         f"{parts.task.name}: {count:,} weights on {device}, {config.precision}; {parts.feeds.train.why}"
     )
-    if config.preflight and device.type == "cuda":
+    if config.preflight and preflight.can_measure(device):
         _predict(parts)
     if config.compile:
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
@@ -168,7 +168,13 @@ def _name_best(checkpoints: Checkpoints, loop: Loop) -> None:
 
 
 def _assemble(
-    task: Task[Any], fabric: Any, meeting: Meeting, stop: StopSignal, out: Path, tell: Callable[[str], None]
+    task: Task[Any],
+    fabric: Any,
+    meeting: Meeting,
+    stop: StopSignal,
+    out: Path,
+    tell: Callable[[str], None],
+    stack: contextlib.ExitStack,
 ) -> Parts:
     config: TrainConfig = task.config.train
     rng.seed_all(config.seed)
@@ -177,7 +183,9 @@ def _assemble(
         put_channels_last(module)
     model = fabric.setup_module(module)
     optimizer = fabric.setup_optimizers(build_optimizer(task, module, config.optimizer))
+    # After the model: what is held on a card is chosen by what is free there.
     feeds = task.open_feeds(World(rank=meeting.rank, size=meeting.size), fabric.device)
+    stack.callback(feeds.close)
     share = config.batch_size // meeting.size
     _check_feeds(feeds, config, share)
     stepper = Stepper(
@@ -224,9 +232,19 @@ def _check_feeds(feeds: Feeds, config: TrainConfig, share: int) -> None:
         )
 
 
+def _look(device: torch.device, meeting: Meeting, tell: Callable[[str], None]) -> None:
+    """Tell what will hurt on any rank's device; what several of them say, once."""
+    warned = meeting.gather(preflight.look(preflight.uuid_of(device)))
+    for one in dict.fromkeys(one for found in warned or () for one in found):
+        tell(f"warning: {one.text}. {one.fix}")
+
+
 def _predict(parts: Parts) -> None:
     """Whether a step will fit the card, before the first one; the feed stands where it stood after it."""
     feed, device, stepper = parts.feeds.train, parts.fabric.device, parts.stepper
+    if stepper.waits_in_forward:
+        parts.tell("memory: not predicted, a rank that ran out of it would leave SyncBatchNorm waiting")
+        return
     state = feed.state_dict()
     batch = next(iter(feed))
     feed.load_state_dict(state)
@@ -242,10 +260,16 @@ def _predict(parts: Parts) -> None:
             room=preflight.room_on(device),
         )
     torch.cuda.empty_cache()
-    if isinstance(found, str):
-        parts.tell(f"memory: not predicted, {found}")
-    else:
-        parts.tell(f"{'warning: ' if found.overflows else 'memory: '}{found.text}")
+    for rank, one in enumerate(parts.meeting.gather(found) or ()):
+        if isinstance(one, str):
+            told = f"memory: not predicted, {one}"
+        else:
+            told = f"{'warning: ' if one.overflows else 'memory: '}{one.text}"
+        # Rank 0 speaks for all; the others have as much to hold, and their cards may be fuller.
+        if rank == 0:
+            parts.tell(told)
+        elif not isinstance(one, str) and one.overflows:
+            parts.tell(f"{told} (rank {rank})")
 
 
 def _draw(parts: Parts, loop: Loop, out: Path) -> list[Path]:

@@ -43,6 +43,7 @@ def taken(folder: Path) -> Iterator[None]:
 def put_aside(folder: Path) -> Path | None:
     """Move an older training of this folder into `before-1`, `before-2`, …; where to, if there was one."""
     there = [folder / name for name in _OF_A_RUN if (folder / name).exists()]
+    there += [path for path in _pictures(folder) if path.parent == folder and path.exists()]
     if not there:
         return None
     number = 1
@@ -53,6 +54,15 @@ def put_aside(folder: Path) -> Path | None:
     for path in there:
         path.rename(aside / path.name)
     return aside
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Those that the older training drew."""
+    try:
+        told = json.loads((folder / "result.json").read_text())
+    except FileNotFoundError:  # it did not come to its end
+        return []
+    return [folder / Path(name).name for name in told["pictures"]]
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from stoker.errors import MissingExtra
+from stoker.errors import MissingExtra, TrainingFailed
 from stoker.feed.whole_file import whole_file
 
 
@@ -37,8 +37,15 @@ class Journal:
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One line, on the disk when this returns; its numbers go to the loggers too."""
         told = {name: _plain(value) for name, value in values.items()}
-        self._file.write(json.dumps({"t": round(time.time(), 3), "kind": kind, "step": step, **told}) + "\n")
-        self._file.flush()
+        line = json.dumps({"t": round(time.time(), 3), "kind": kind, "step": step, **told})
+        try:
+            self._file.write(f"{line}\n")
+            self._file.flush()
+        except OSError as error:
+            raise TrainingFailed(
+                f"cannot write {self._path}: {error}. Make room there; the same command goes on from the "
+                "last checkpoint"
+            ) from error
         numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if _is_number(value)}
         for logger in self._loggers:
             logger.log(numbers, step)

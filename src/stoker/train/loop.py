@@ -98,9 +98,9 @@ class Loop:
         """Train to the end; rank 0 has a journal."""
         self._journal = journal
         self._parts.model.train()
-        # A training may have been told to stop between an epoch's last step and its validation.
-        if self._is_epoch_end() and self._closed != self.step:
-            self._end_epoch()
+        # A training may have been told to stop before an epoch's validation, or in it.
+        if self._is_epoch_end() and self._closed != self.step and not self._end_epoch():
+            return "stopped"
         if self._is_exhausted():
             return "early"
         while self.step < self.steps:
@@ -119,12 +119,10 @@ class Loop:
                 self._save()
                 return "stopped"
             if self._is_epoch_end():
-                self._end_epoch()
+                if not self._end_epoch():
+                    return "stopped"
                 if self._is_exhausted():
                     return "early"
-                # A validation takes its time: a wish to stop that came in it is not made to wait a step.
-                if self.step < self.steps and self._parts.meeting.any([self._parts.stop.is_heard()])[0]:
-                    return "stopped"
             elif self._config.save.every and self.step % self._config.save.every == 0:
                 self._save()
             if self.step >= self.steps:
@@ -223,29 +221,33 @@ class Loop:
         patience = self._config.stop.patience
         return 0 < patience <= self._stale and self.step < self.steps
 
-    def _end_epoch(self) -> None:
-        """Judge, remember the best, save."""
+    def _end_epoch(self) -> bool:
+        """Judge, remember the best, save; False where a wish to stop came first, and it is yet to be done."""
         self._fold()
         losses = self._epoch_means.read(self._parts.meeting)
         ended = -(-self.step // self._per_epoch)
-        self._write("epoch", {**losses, "epoch": ended})
         told = "  ".join(f"{name} {value:.5g}" for name, value in losses.items())
         self._say(f"epoch {ended}/{self._config.epochs}  {told}")
-        self._epoch_means.clear()
-        self._closed = self.step
-        improved = False
+        found = None
         if self._parts.feeds.valid is not None and (
             self.step >= self.steps or ended % self._config.validate_every == 0
         ):
-            improved = self._validate()
-        self._save(best=improved)
+            found = self._validate()
+            if found is None:
+                self._save()
+                return False
+        self._write("epoch", {**losses, "epoch": ended})
+        self._epoch_means.clear()
+        self._closed = self.step
+        self._save(best=found is not None and self._judge(found))
         if self._is_exhausted():
             self._say(f"no gain in {self._stale} validations: the training ends here (train.stop.patience)")
+        return True
 
-    def _validate(self) -> bool:
-        """Whether this is the best so far."""
+    def _validate(self) -> dict[str, float] | None:
+        """The validation's metrics; None where it was left, and nothing has changed by it."""
         parts = self._parts
-        self.metrics = validate(
+        return validate(
             parts.task,
             feeds=parts.feeds,
             module=parts.module,
@@ -254,7 +256,12 @@ class Loop:
             meeting=parts.meeting,
             device=self._device,
             micro_batch=parts.stepper.micro_batch,
+            is_to_stop=parts.stop.is_heard,
         )
+
+    def _judge(self, found: dict[str, float]) -> bool:
+        """Whether this is the best so far."""
+        parts, self.metrics = self._parts, found
         self._write("valid", self.metrics)
         self._say("valid  " + "  ".join(f"{name} {value:.5g}" for name, value in self.metrics.items()))
         name, direction = parts.task.better

@@ -1,5 +1,6 @@
 """What ranks agree on before they go on: over gloo, on the host, so that no device is waited for."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Gradients go in pieces of this size: large enough for the bus, and sent while others are packed.
+# Gradients go in pieces of this size: large enough for the bus, and sent while others are packed. Few at a
+# time, since all at once would be a second copy of them on a card that may be full.
 _PIECE_BYTES = 32 * 2**20
+_UNDER_WAY = 4
 
 
 class Meeting:
@@ -62,13 +65,13 @@ class Meeting:
                 if weight.grad is None:
                     weight.grad = torch.zeros_like(weight)
                 ready.append(weight.grad)
-        sent = [(piece, *_send(piece)) for piece in _pieces(ready)]
-        for piece, flat, work in sent:
-            work.wait()
-            at = 0
-            for gradient in piece:
-                gradient.copy_(flat[at : at + gradient.numel()].view(gradient.shape))
-                at += gradient.numel()
+        sent: deque[tuple[list[Tensor], Tensor, Any]] = deque()
+        for piece in _pieces(ready):
+            if len(sent) == _UNDER_WAY:
+                _take(*sent.popleft())
+            sent.append((piece, *_send(piece)))
+        while sent:
+            _take(*sent.popleft())
 
     def share_buffers(self, buffers: Sequence[Tensor]) -> None:
         """Rank 0's values in every rank's buffers: batch statistics are judged as they are saved."""
@@ -81,6 +84,15 @@ class Meeting:
 def _send(piece: Sequence[Tensor]) -> tuple[Tensor, Any]:
     flat = torch.cat([gradient.reshape(-1) for gradient in piece])
     return flat, dist.all_reduce(flat, async_op=True)
+
+
+def _take(piece: Sequence[Tensor], flat: Tensor, work: Any) -> None:
+    """Wait for a piece, and put what came into its gradients."""
+    work.wait()
+    at = 0
+    for gradient in piece:
+        gradient.copy_(flat[at : at + gradient.numel()].view(gradient.shape))
+        at += gradient.numel()
 
 
 def _pieces(gradients: Sequence[Tensor]) -> list[list[Tensor]]:

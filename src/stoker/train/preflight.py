@@ -10,6 +10,7 @@ from stoker import facts
 from stoker.doctor.peaks import fit
 from stoker.facts.words import size
 from stoker.train.config import OptimizerConfig
+from stoker.train.microbatch import halve, is_out_of_memory
 
 # States of a weight's size that an optimizer makes in its first update.
 _STATES = {"adamw": 2, "adam": 2, "sgd": 1}
@@ -21,65 +22,73 @@ _SMALLEST = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a micro-batch will need of the device's memory, by a line through smaller ones; in bytes."""
+    """What a micro-batch will need of the device's memory, in bytes, before its first step."""
 
     micro_batch: int
-    fixed: int
-    per_sample: int
-    # By how much the line missed a size that it was not made from, as a share.
-    error: float
+    # None: more than there is, since fewer samples ran out of it.
+    need: int | None
+    # What was run to know it: the micro-batch itself, or smaller ones, and by what share the line through
+    # them missed one that it was not made from.
+    ran: int
+    error: float | None
     room: int
-
-    @property
-    def need(self) -> int:
-        """In the middle."""
-        return self.fixed + self.per_sample * self.micro_batch
+    # A micro-batch that ought to fit.
+    largest: int
 
     @property
     def overflows(self) -> bool:
         """Whether it will not fit."""
-        return self.need > self.room
+        return self.need is None or self.need > self.room
 
     @property
     def text(self) -> str:
         """In a sentence, with what to do."""
-        told = (
-            f"a micro-batch of {self.micro_batch} is predicted to need {size(self.need)} "
-            f"(\u00b1 {self.error:.0%}, from smaller ones), and {size(self.room)} are free"
-        )
+        free = f"and {size(self.room)} are free"
+        if self.need is None:
+            told = (
+                f"memory runs out with {self.ran} at a time (the micro-batch is {self.micro_batch}), {free}"
+            )
+        elif self.error is None:
+            told = f"a micro-batch of {self.micro_batch} needs {size(self.need)} (it was run), {free}"
+        else:
+            told = (
+                f"a micro-batch of {self.micro_batch} is predicted to need {size(self.need)} "
+                f"(\u00b1 {self.error:.0%}, from smaller ones), {free}"
+            )
         if not self.overflows:
             return told
+        if self.micro_batch == 1:
+            return f"{told}: take a smaller model or sample, or precision bf16"
         return (
             f"{told}: it will be lowered when memory runs out; set train.micro_batch={self.largest} to be "
             "spared that"
         )
 
-    @property
-    def largest(self) -> int:
-        """The largest that the line has room for; at least 1."""
-        if self.per_sample <= 0:
-            return self.micro_batch
-        return max(1, min(self.micro_batch, (self.room - self.fixed) // self.per_sample))
 
-
-def look(device: torch.device, source: Any = None) -> tuple[facts.Warned, ...]:
-    """What `stoker check` warns of, for the device that will be used; `source` stands in for NVML."""
+def look(uuid: str | None, source: Any = None) -> tuple[facts.Warned, ...]:
+    """What `stoker check` warns of, for the card that will be used (None: none); `source` stands for NVML."""
     found = facts.collect(source=source)
-    used = _uuid(device)
-    cards = tuple(card for card in found.gpus if used is not None and card.uuid == used)
-    if used is not None and not cards:  # a part of a card has an id of its own
+    cards = tuple(card for card in found.gpus if uuid is not None and card.uuid == uuid)
+    if uuid is not None and not cards:  # a part of a card has an id of its own
         cards = tuple(card for card in found.gpus if card.visible is not False)
     return tuple(facts.warnings_of(replace(found, gpus=cards)))
 
 
+def uuid_of(device: torch.device) -> str | None:
+    """A card's id, as NVML has it; None for what is no card."""
+    if device.type != "cuda":
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
 def sizes_to_try(micro_batch: int) -> tuple[int, ...]:
-    """Sizes to run before the full one, three of them; none where it is too small for a line.
+    """Sizes to run before the first step: three smaller ones for a line, or the full one if it is small.
 
     >>> sizes_to_try(32), sizes_to_try(8)
-    ((4, 8, 16), ())
+    ((4, 8, 16), (8,))
     """
     sizes = tuple(micro_batch // share for share in _SHARES)
-    return sizes if sizes[0] >= _SMALLEST else ()
+    return sizes if sizes[0] >= _SMALLEST else (micro_batch,)
 
 
 def predict(
@@ -87,27 +96,34 @@ def predict(
 ) -> Prediction | str:
     """The prediction, or why there is none. `measure` runs a size and gives its peak, None out of memory.
 
-    `states` is what the optimizer will hold besides. Where a smaller size overflows already, it is said so.
+    `states` is what the optimizer will hold besides.
     """
     points: list[tuple[int, int]] = []
     for samples in sizes_to_try(micro_batch):
         peak = measure(samples)
         if peak is None:
-            return (
-                f"{samples} samples are too many for the device already, and the micro-batch is {micro_batch}"
+            fits = points[-1][0] if points else halve(samples) or 1
+            return Prediction(
+                micro_batch=micro_batch, need=None, ran=samples, error=None, room=room, largest=fits
             )
         points.append((samples, peak + states))
-    if not points:
-        return f"a micro-batch of {micro_batch} is too small to be predicted from smaller ones"
+    samples, need = points[-1]
+    if samples == micro_batch:
+        return Prediction(
+            micro_batch=micro_batch, need=need, ran=samples, error=None, room=room,
+            largest=halve(samples) or 1,
+        )  # fmt: skip
     line = fit(points)
     if line.fixed is None or line.per_sample is None:
-        return "the peaks of smaller micro-batches lie on no line"
+        return f"the peaks of smaller micro-batches lie on no line ({line.why})"
+    fits = (room - line.fixed) // line.per_sample if line.per_sample > 0 else micro_batch
     return Prediction(
         micro_batch=micro_batch,
-        fixed=line.fixed,
-        per_sample=line.per_sample,
+        need=line.fixed + line.per_sample * micro_batch,
+        ran=samples,
         error=line.error or 0.0,
         room=room,
+        largest=max(1, min(micro_batch, fits)),
     )
 
 
@@ -117,13 +133,20 @@ def bytes_of_states(model: torch.nn.Module, config: OptimizerConfig) -> int:
     return kept * sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
 
 
+def can_measure(device: torch.device) -> bool:
+    """Whether a device's memory can be asked for."""
+    return device.type == "cuda"
+
+
 def peak_of(run: Callable[[], object], device: torch.device) -> int | None:
     """The most memory that torch had in use on a card while `run` ran; None where it ran out."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     try:
         run()
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return None
     finally:
         torch.cuda.synchronize(device)
@@ -131,12 +154,8 @@ def peak_of(run: Callable[[], object], device: torch.device) -> int | None:
 
 
 def room_on(device: torch.device) -> int:
-    """What torch may have in use on a card: what is free, and what it has set aside already."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free) + int(torch.cuda.memory_reserved(device))
-
-
-def _uuid(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return None
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    """What torch may have in use on a card: what is free and what it has set aside, or its cap."""
+    free, total = torch.cuda.mem_get_info(device)
+    room = int(free) + int(torch.cuda.memory_reserved(device))
+    fraction = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
+    return room if fraction is None else min(room, int(total * fraction(device)))

@@ -70,7 +70,10 @@ class Stepper:
         self._weights = [weight for weight in module.parameters() if weight.requires_grad]
         self._buffers = _by_type(list(module.buffers()))
         self._kept = [[torch.empty_like(buffer) for buffer in group] for group in self._buffers]
-        self._synced_norms = any(isinstance(part, nn.SyncBatchNorm) for part in module.modules())
+        # SyncBatchNorm: no rank can leave a forward while others are in it.
+        self.waits_in_forward = meeting.size > 1 and any(
+            isinstance(part, nn.SyncBatchNorm) for part in module.modules()
+        )
         self.micro_batch = micro_batch
         # What memory has made of it; None while it is as it was asked for.
         self.lowered_to: int | None = None
@@ -147,7 +150,7 @@ class Stepper:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            if self._synced_norms and self._meeting.size > 1:
+            if self.waits_in_forward:
                 raise TrainingFailed(
                     f"out of memory with a micro-batch of {self.micro_batch}, and SyncBatchNorm has the "
                     "other ranks waiting inside their forward, so none can back off: lower train.micro_batch"

@@ -1,13 +1,14 @@
 """Validation: the task's metrics over the whole validation feed, on all ranks together."""
 
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from stoker.errors import TrainingFailed, UsageError
+from stoker.train import rng
 from stoker.train.ema import Ema
 from stoker.train.means import Means
 from stoker.train.meeting import Meeting
@@ -29,27 +30,42 @@ def validate(
     meeting: Meeting,
     device: torch.device,
     micro_batch: int,
-) -> dict[str, float]:
-    """Each metric by name, and "loss" where the task judges by it; of the weights' mean where it is kept."""
+    is_to_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
+    """Each metric by name, and "loss" where the task judges by it; of the weights' mean where it is kept.
+
+    None where some rank was told to stop: whoever stops a training may not wait for a long validation.
+    """
     assert feeds.valid is not None
     meeting.share_buffers(list(module.buffers()))
     was_training = module.training
     model.eval()
     try:
         with torch.no_grad(), ema.in_place() if ema is not None else contextlib.nullcontext():
+            drawn = rng.read(device)
             while True:
-                found = _go_through(task, feeds, model, meeting, device, micro_batch)
-                if found is not None:
+                found = _go_through(task, feeds, model, meeting, device, micro_batch, is_to_stop)
+                if not isinstance(found, str):
                     return found
+                if found == "stopped":
+                    rng.write(drawn, device)
+                    return None
                 micro_batch = _smaller(micro_batch, device)
+                rng.write(drawn, device)
     finally:
         model.train(was_training)
 
 
 def _go_through(
-    task: Task[Any], feeds: Feeds, model: nn.Module, meeting: Meeting, device: torch.device, micro_batch: int
-) -> dict[str, float] | None:
-    """One pass; None where some rank ran out of memory, which all know before they go on."""
+    task: Task[Any],
+    feeds: Feeds,
+    model: nn.Module,
+    meeting: Meeting,
+    device: torch.device,
+    micro_batch: int,
+    is_to_stop: Callable[[], bool],
+) -> dict[str, float] | Literal["full", "stopped"]:
+    """One pass; why it was left, where some rank ran out of memory or is to stop: all know of it alike."""
     assert feeds.valid is not None
     metrics = {name: metric.to(device) for name, metric in task.metrics().items()}
     means = Means(device)
@@ -71,8 +87,11 @@ def _go_through(
             if not is_out_of_memory(error):
                 raise
             out_of_memory = True
-        if meeting.any([out_of_memory])[0]:
-            return None
+        full, stopped = meeting.any([out_of_memory, is_to_stop()])
+        if stopped:
+            return "stopped"
+        if full:
+            return "full"
     return {**_computed(metrics), **means.read(meeting)}
 
 
