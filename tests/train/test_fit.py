@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny import Line, Tiny, TinyConfig, plain
 from torch import nn
 
@@ -59,14 +60,25 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     assert fitted.pictures == (tmp_path / "picture.txt",)
 
 
+def test_a_result_is_json_whatever_was_measured(tmp_path: Path) -> None:
+    """What is no number is null: a strict reader would refuse the file."""
+
+    class Undefined(Tiny):
+        def judge(self, model: nn.Module, batch: Any, metrics: Mapping[str, Any]) -> None:
+            metrics["mae"].update(model(batch[0]) * math.nan, batch[1])
+
+    fitted = fit(Undefined(TinyConfig(train=plain(epochs=1))), out=tmp_path)
+    assert math.isnan(fitted.metrics["mae"])
+    assert (fitted.best, fitted.to_json()["metrics"]) == (None, {"mae": None})
+    assert "NaN" not in (tmp_path / "result.json").read_text()
+
+
 def test_the_epochs_loss_is_the_mean_over_its_samples(tmp_path: Path) -> None:
     """Short batches and micro-batches weigh as much as they have samples: at a rate of nearly 0, exactly."""
     settings = plain(epochs=1, micro_batch=3, optimizer=OptimizerConfig(name="sgd", lr=1e-12))
     task = Tiny(TinyConfig(norm="layer", dropout=0.0, train=settings))
     fit(task, out=tmp_path)
     model = task.build_model()
-    from safetensors.torch import load_file
-
     model.load_state_dict(load_file(max((tmp_path / "checkpoints").glob("step-*")) / "model.safetensors"))
     data = Line()
     with torch.no_grad():
@@ -87,6 +99,22 @@ def test_other_precisions_train(tmp_path: Path, precision: str) -> None:
     kept = torch.load(newest / "state.pt", weights_only=True)
     assert ("scale" in kept["scaler"]) == (precision == "fp16")
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_to_the_same_weights(tmp_path: Path) -> None:
+    """Compiled in place: the checkpoint's names are the model's own, its values close, and it is resumed."""
+    for name, compiled in (("plain", False), ("compiled", True)):
+        for steps in (5, 14):
+            settings = plain(epochs=2, max_steps=steps, compile=compiled, save=SaveConfig(every=0))
+            fit(Tiny(TinyConfig(norm="layer", dropout=0.0, train=settings)), out=tmp_path / name)
+    expected, found = (
+        load_file(max((tmp_path / name / "checkpoints").glob("step-*")) / "model.safetensors")
+        for name in ("plain", "compiled")
+    )
+    assert expected.keys() == found.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-4)
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_and_is_not_saved(tmp_path: Path) -> None:

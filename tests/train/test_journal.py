@@ -77,17 +77,17 @@ def test_a_line_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_tensorboard_has_the_curves(tmp_path: Path) -> None:
-    """Read back by TensorBoard itself."""
+    """Read back by TensorBoard itself, before they are closed: a kill leaves no hole in them."""
     loaders = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     [logger] = open_loggers(["tensorboard"], folder=tmp_path, run="tiny", config=CONFIG, after=0)
     for step in (1, 2, 3):
         logger.log({"train/loss": 1 / step}, step)
-    logger.close()
     found = loaders.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     assert [(point.step, round(point.value, 3)) for point in found.Scalars("train/loss")] == [
         (1, 1.0), (2, 0.5), (3, 0.333),
     ]  # fmt: skip
+    logger.close()
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

@@ -143,6 +143,21 @@ def test_a_training_told_to_stop_saves_and_goes_on(tmp_path: Path) -> None:
     assert_same_bits(tmp_path / "a", tmp_path / "b")
 
 
+def test_a_training_told_to_stop_before_its_first_step_makes_none(tmp_path: Path) -> None:
+    """While data are made, say: nothing is saved, and the same command begins at the beginning."""
+
+    class Told(Tiny):
+        def build_model(self) -> nn.Module:
+            signal.raise_signal(signal.SIGTERM)
+            return super().build_model()
+
+    told: list[str] = []
+    stopped = fit(Told(load(TinyConfig, None, SETTINGS)), out=tmp_path, tell=told.append)
+    assert (stopped.ended, stopped.step) == ("stopped", 0)
+    assert "SIGTERM: no step was made" in told[-1]
+    assert train_here(tmp_path, *SETTINGS).resumed is None
+
+
 def test_a_scaler_of_gradients_goes_on_where_it_stood(tmp_path: Path) -> None:
     """fp16: the scale, and how many steps it has held for, are the same as without the stop."""
     words = [*SETTINGS, "train.precision=fp16", "train.ema.decay=0.9", "train.clip=1.0"]

@@ -1,6 +1,8 @@
 """What only a card can show: memory that really runs out, and the switches that only a card has."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,10 +113,37 @@ def test_an_overflow_is_told_before_the_first_step(tmp_path: Path, small_card: N
     """The prediction comes before the first line of the log; what it advises fits."""
     told: list[str] = []
     fitted = fit(Convolve(settings(preflight=True)), out=tmp_path / "a", tell=told.append)
-    about_memory = [text for text in told if "micro-batch of 32" in text or "not predicted" in text]
-    assert about_memory
-    assert told.index(about_memory[0]) < next(at for at, text in enumerate(told) if text.startswith("step "))
+    [warned] = [text for text in told if text.startswith("warning: ") and "set train.micro_batch=" in text]
+    assert told.index(warned) < next(at for at, text in enumerate(told) if text.startswith("step "))
     assert fitted.micro_batch < 32
+    advised = int(warned.partition("set train.micro_batch=")[2].split()[0])
+    again: list[str] = []
+    lower = settings(preflight=True, micro_batch=advised)
+    assert fit(Convolve(lower), out=tmp_path / "b", tell=again.append).micro_batch == advised
+    assert not any("out of memory" in text for text in again)
+
+
+def test_memory_that_another_process_holds_is_told_before_the_first_step(tmp_path: Path) -> None:
+    """2 GiB of the same card in a process that is none of ours: its pid is in a warning."""
+    hold = "import torch; x = torch.empty(2**31, dtype=torch.uint8, device='cuda'); print('held', flush=True)"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        script = Path(__file__).parent / "tiny.py"
+        done = subprocess.run(
+            [sys.executable, str(script), str(tmp_path), "train.device=cuda", "train.preflight=true"],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        holder.kill()
+        holder.wait()
+    assert done.returncode == 0, done.stderr[-2000:]
+    before, first, _ = done.stderr.partition("\nstep ")
+    assert first
+    assert f"held by pid {holder.pid}" in before
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])

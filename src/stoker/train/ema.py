@@ -16,6 +16,11 @@ class Ema:
         self._config = config
         self._own = _values(model)
         self._mean = [value.detach().clone() for value in self._own.values()]
+        pairs = list(zip(self._mean, self._own.values(), strict=True))
+        # Sorted once: this is done in every step.
+        self._means = [mean for mean, _ in pairs if mean.is_floating_point()]
+        self._meant = [own for mean, own in pairs if mean.is_floating_point()]
+        self._counts = [(mean, own) for mean, own in pairs if not mean.is_floating_point()]
         self._updates = 0
 
     @torch.no_grad()
@@ -26,13 +31,10 @@ class Ema:
         self._updates += 1
         # At first the mean of few: a decay of 0.999 would hold on to the first weights for a thousand steps.
         keep = min(self._config.decay, (1 + self._updates) / (10 + self._updates))
-        means = [(mean, own) for mean, own in zip(self._mean, self._own.values(), strict=True)]
-        floating = [(mean, own) for mean, own in means if mean.is_floating_point()]
-        if floating:
-            torch._foreach_lerp_([mean for mean, _ in floating], [own for _, own in floating], 1 - keep)
-        for mean, own in means:
-            if not mean.is_floating_point():
-                mean.copy_(own)
+        if self._means:
+            torch._foreach_lerp_(self._means, self._meant, 1 - keep)
+        for mean, own in self._counts:
+            mean.copy_(own)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

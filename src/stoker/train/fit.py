@@ -16,7 +16,7 @@ from stoker.train.config import TrainConfig
 from stoker.train.config_file import to_values
 from stoker.train.devices import open_fabric
 from stoker.train.ema import Ema
-from stoker.train.journal import Journal, open_loggers
+from stoker.train.journal import Journal, open_loggers, plain
 from stoker.train.loop import Best, Ended, Loop, Parts, say_on_stderr
 from stoker.train.meeting import Meeting
 from stoker.train.optimizer import build_optimizer
@@ -49,7 +49,7 @@ class Fitted:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        found = asdict(self)
+        found = plain(asdict(self))
         return {**found, "folder": str(self.folder), "pictures": [str(path) for path in self.pictures]}
 
 
@@ -108,7 +108,8 @@ def fit(
             folder.write_json(out / "result.json", {"schema": 1, "task": task.name, **fitted.to_json()})
         if ended == "stopped":
             heard = stop.heard or "a signal to another rank"
-            parts.tell(f"{heard}: saved at step {loop.step}; the same command goes on from there")
+            where = f"saved at step {loop.step}" if loop.step else "no step was made"
+            parts.tell(f"{heard}: {where}; the same command goes on from there")
         meeting.any([False])  # rank 0 may still have been drawing, and the group ends for all at once
         return fitted
 

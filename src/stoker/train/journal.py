@@ -36,7 +36,7 @@ class Journal:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One line, on the disk when this returns; its numbers go to the loggers too."""
-        told = {name: _plain(value) for name, value in values.items()}
+        told = plain(values)
         line = json.dumps({"t": round(time.time(), 3), "kind": kind, "step": step, **told})
         try:
             self._file.write(f"{line}\n")
@@ -84,6 +84,8 @@ class TensorBoard:
         """Scalars by name."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
+        # Else it waits for two minutes, and a kill would leave a hole before the step that is gone on from.
+        self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -160,8 +162,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no number for what is not finite."""
+def plain(value: Any) -> Any:
+    """A value as JSON has it, which has no number for what is not finite."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

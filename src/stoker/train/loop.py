@@ -98,6 +98,9 @@ class Loop:
         """Train to the end; rank 0 has a journal."""
         self._journal = journal
         self._parts.model.train()
+        # To make data and to look at the device takes its time; nothing is new since the last checkpoint.
+        if self._parts.meeting.any([self._parts.stop.is_heard()])[0]:
+            return "stopped"
         # A training may have been told to stop before an epoch's validation, or in it.
         if self._is_epoch_end() and self._closed != self.step and not self._end_epoch():
             return "stopped"

@@ -45,9 +45,7 @@ class Prediction:
         """In a sentence, with what to do."""
         free = f"and {size(self.room)} are free"
         if self.need is None:
-            told = (
-                f"memory runs out with {self.ran} at a time (the micro-batch is {self.micro_batch}), {free}"
-            )
+            told = f"memory runs out with {self.ran} at a time (a micro-batch has {self.micro_batch}), {free}"
         elif self.error is None:
             told = f"a micro-batch of {self.micro_batch} needs {size(self.need)} (it was run), {free}"
         else:
