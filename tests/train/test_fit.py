@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from safetensors.torch import load_file
 from tiny import Line, Tiny, TinyConfig, plain
 from torch import nn
 
-from stoker.errors import TrainingFailed, UsageError
+from stoker.errors import MissingExtra, NotPermitted, TrainingFailed, UsageError
 from stoker.feed import Feed
 from stoker.train import folder as folders
 from stoker.train.config import EmaConfig, OptimizerConfig, SaveConfig, ScheduleConfig, StopConfig
@@ -152,6 +155,27 @@ def test_a_folder_is_one_trainings(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    """With another way."""
+    (tmp_path / "file").write_text("in the way")
+    with (
+        pytest.raises(NotPermitted, match=r"cannot train into .*file.*choose another folder with --out"),
+        folders.taken(tmp_path / "file" / "a"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["lightning", "torchmetrics", "safetensors"])
+def test_what_is_not_installed_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With what to install."""
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=rf"{name}.*pip install 'stoker\[train\]'"):
+        fit(Tiny(TinyConfig()), out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_feed_of_another_batch_size_is_told(tmp_path: Path) -> None:
     """The trainer's batch is the feed's, or steps would be other ones than the settings say."""
 
@@ -189,6 +213,19 @@ def test_a_loss_can_be_what_is_judged_by(tmp_path: Path) -> None:
     assert fitted.best is not None
     assert fitted.best.metric == "loss"
     assert fitted.metrics.keys() == {"loss", "off"}
+
+
+def test_the_example_of_a_task_of_ones_own_learns(tmp_path: Path) -> None:
+    """As a newcomer runs it: the error ends far below that of leaving the noise in."""
+    script = Path(__file__).parents[2] / "examples" / "own_task.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "train.loggers=[]", "train.preflight=false"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    error, noise = map(float, re.findall(r"\d+\.\d+", done.stdout))
+    assert error < noise / 2
+    assert json.loads((tmp_path / "runs" / "denoise" / "result.json").read_text())["ended"] == "done"
 
 
 # --- its parts ------------------------------------------------------------------------------------

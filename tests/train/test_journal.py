@@ -62,6 +62,19 @@ def test_a_resume_cuts_off_what_comes_after_it(tmp_path: Path) -> None:
     assert [(line["step"], line["loss"]) for line in read(tmp_path)] == [(5, 1.0), (10, 1.0), (15, 2.0)]
 
 
+def test_a_validation_that_is_made_again_is_cut_off(tmp_path: Path) -> None:
+    """A checkpoint from before an epoch's end was judged has the step's own line, and not what came of it."""
+    journal = Journal(tmp_path, [], after=0)
+    for kind, step in (("train", 5), ("valid", 5), ("train", 7), ("epoch", 7), ("valid", 7)):
+        journal.write(kind, step, {"loss": 1.0})
+    journal.close()
+    Journal(tmp_path, [], after=7, judged=True).close()
+    assert len(read(tmp_path)) == 5
+    Journal(tmp_path, [], after=7, judged=False).close()
+    left = [(line["kind"], line["step"]) for line in read(tmp_path)]
+    assert left == [("train", 5), ("valid", 5), ("train", 7)]
+
+
 def test_a_line_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     """No room for it: an error that says where."""
     resource = pytest.importorskip("resource")

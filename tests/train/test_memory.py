@@ -37,6 +37,21 @@ def test_out_of_memory_is_answered_with_smaller_micro_batches(tmp_path: Path) ->
     assert short.seen == asked.seen
 
 
+def test_a_host_that_refuses_memory_is_answered_the_same_way(tmp_path: Path) -> None:
+    """For real: an allocation that no machine has room for fails, and smaller micro-batches do without it."""
+
+    class Greedy(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Losses:
+            if len(batch[0]) > 2 and model.training:
+                torch.empty(2**50)
+            return super().loss(model, batch)
+
+    told: list[str] = []
+    fitted = fit(Greedy(TinyConfig(train=plain(**QUIET))), out=tmp_path, tell=told.append)
+    assert fitted.micro_batch == 2
+    assert any("can't allocate memory" in text and "micro-batches of 4 instead of 8" in text for text in told)
+
+
 def test_it_is_told_and_kept(tmp_path: Path) -> None:
     """The journal has what was given up; a resume begins with the size that was found."""
     told: list[str] = []

@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def test_an_overflow_is_predicted_from_smaller_micro_batches() -> None:
-    """A line of 100 MiB and 30 a sample, with 50 for the optimizer: 64 need 2,070, and 28 fit 1,000."""
+    """A line of 100 MiB and 30 a sample, with 50 for the optimizer: 64 need 2,070; 16 ran, and fit 1,000."""
     ran: list[int] = []
 
     def measure(samples: int) -> int:
@@ -31,15 +31,15 @@ def test_an_overflow_is_predicted_from_smaller_micro_batches() -> None:
     found = predict(measure, micro_batch=64, states=50 * MIB, room=1000 * MIB)
     assert isinstance(found, Prediction)
     assert ran == [8, 16, 32]
-    assert (found.need, found.overflows, found.largest) == (2070 * MIB, True, 28)
-    assert "set train.micro_batch=28" in found.text
+    assert (found.need, found.overflows, found.largest) == (2070 * MIB, True, 16)
+    assert "set train.micro_batch=16, which fits," in found.text
 
 
 def test_what_fits_is_told_so() -> None:
     """Without advice."""
     found = predict(lambda samples: samples * MIB, micro_batch=16, states=0, room=1000 * MIB)
     assert isinstance(found, Prediction)
-    assert not found.overflows
+    assert (found.overflows, found.largest) == (False, 16)
     assert "set train" not in found.text
 
 
@@ -51,20 +51,32 @@ def test_a_small_micro_batch_is_run_itself() -> None:
     assert isinstance(found, Prediction)
     assert (found.need, found.overflows, found.largest) == (410 * MIB, True, 2)
     assert "needs 410 MiB (it was run), and 300 MiB are free" in found.text
+    assert "set train.micro_batch=2, which fits," in found.text
+
+
+def test_room_to_the_last_byte_is_not_enough() -> None:
+    """A twentieth is kept free."""
+    tight = predict(lambda samples: samples * 97 * MIB, micro_batch=1, states=0, room=100 * MIB)
+    assert isinstance(tight, Prediction)
+    assert tight.overflows
+    assert (
+        "needs 97.0 MiB (it was run), and 100 MiB are free, of which a twentieth is to stay so" in tight.text
+    )
 
 
 @pytest.mark.parametrize(
     ("most", "micro_batch", "told"),
     [
-        (4, 16, r"runs out with 8 at a time \(a micro-batch has 16\).*set train.micro_batch=4 "),
-        (1, 16, "runs out with 2 at a time.*set train.micro_batch=1 "),
-        (0, 1, "runs out with 1 at a time.*take a smaller model or sample"),
+        (4, 16, r"runs out with 8 at a time \(a micro-batch has 16\).*set train.micro_batch=4,"),
+        (3, 64, "runs out with 8 at a time.*set train.micro_batch=2,"),
+        (1, 16, "runs out with 2 at a time.*set train.micro_batch=1,"),
+        (0, 1, "runs out with 1 at a time.*no smaller one fits; take a smaller model or sample"),
     ],
 )
 def test_what_runs_out_before_the_first_step_is_told(most: int, micro_batch: int, told: str) -> None:
-    """Without a number for what is needed: nobody has seen it. Advised is what did run."""
+    """Without a number for what is needed: nobody has seen it. Advised is what did run, if it takes more."""
     found = predict(
-        lambda samples: samples * MIB if samples <= most else None, micro_batch=micro_batch, states=0, room=5
+        lambda samples: samples if samples <= most else None, micro_batch=micro_batch, states=0, room=MIB
     )
     assert isinstance(found, Prediction)
     assert (found.need, found.overflows) == (None, True)

@@ -222,6 +222,13 @@ def test_ranks_that_the_trainer_starts_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_ranks_that_wait_for_each_other_in_the_forward_must_have_samples_alike(tmp_path: Path) -> None:
+    """SyncBatchNorm and a short last batch would never end: it is refused before the first step."""
+    told = train(tmp_path, *SETTINGS, "norm=sync", ranks=2, expected=1)
+    assert "open it with drop_last=True" in told
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("micro", [8, 3])
 def test_a_training_killed_again_and_again_ends_with_the_same_bits(

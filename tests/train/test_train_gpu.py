@@ -116,7 +116,7 @@ def test_an_overflow_is_told_before_the_first_step(tmp_path: Path, small_card: N
     [warned] = [text for text in told if text.startswith("warning: ") and "set train.micro_batch=" in text]
     assert told.index(warned) < next(at for at, text in enumerate(told) if text.startswith("step "))
     assert fitted.micro_batch < 32
-    advised = int(warned.partition("set train.micro_batch=")[2].split()[0])
+    advised = int(warned.partition("set train.micro_batch=")[2].split(",")[0])
     again: list[str] = []
     lower = settings(preflight=True, micro_batch=advised)
     assert fit(Convolve(lower), out=tmp_path / "b", tell=again.append).micro_batch == advised

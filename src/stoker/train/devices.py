@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ from stoker.train.precision import plugin_for
 
 def open_fabric(config: TrainConfig) -> Any:
     """Fabric, launched: under torchrun with its ranks, else with `config.devices` of them on this machine."""
-    try:
-        from lightning.fabric import Fabric
-        from lightning.fabric.strategies import DDPStrategy
-    except ImportError as error:
-        raise MissingExtra("lightning", "train", "Training") from error
+    # All at once, before anything is made: the last of them is needed when the first checkpoint is saved.
+    for name in ("lightning", "torchmetrics", "safetensors"):
+        if find_spec(name) is None:
+            raise MissingExtra(name, "train", "Training")
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies import DDPStrategy
+
     kind = _kind(config)
     devices, nodes = _ranks(config)
     if config.batch_size % (devices * nodes):

@@ -74,7 +74,7 @@ def fit(
             stack.enter_context(folder.taken(out))
             if fresh and (aside := folder.put_aside(out)) is not None:
                 tell(f"what was in {out} is in {aside}")
-        if meeting.rank != 0:
+        else:
             tell = _say_nothing
         if config.preflight:
             _look(fabric.device, meeting, tell)
@@ -83,10 +83,10 @@ def fit(
         resumed = _stand(loop, parts)
         # Importing a logger may draw, and so may a look at the device; a training does not begin with that.
         drawn = rng.read(fabric.device)
-        journal = _open_journal(parts, out, loop.step) if meeting.rank == 0 else None
+        journal = _open_journal(parts, loop, out) if meeting.rank == 0 else None
         if journal is not None:
             stack.callback(journal.close)
-        _make_ready(parts)
+        _make_ready(parts, resumed)
         rng.write(drawn, fabric.device)
         ended = loop.run(journal)
         pictures = _draw(parts, loop, out) if config.picture and ended != "stopped" else []
@@ -137,14 +137,14 @@ def _find(parts: Parts) -> Found | None:
     return found
 
 
-def _open_journal(parts: Parts, out: Path, step: int) -> Journal:
+def _open_journal(parts: Parts, loop: Loop, out: Path) -> Journal:
     folder.write_json(out / "config.json", {"task": parts.task.name, **parts.settings})
     names, run = parts.config.loggers, parts.task.name
-    loggers = open_loggers(names, folder=out, run=run, config=parts.settings, after=step)
-    return Journal(out, loggers, after=step)
+    loggers = open_loggers(names, folder=out, run=run, config=parts.settings, after=loop.step)
+    return Journal(out, loggers, after=loop.step, judged=loop.is_judged)
 
 
-def _make_ready(parts: Parts) -> None:
+def _make_ready(parts: Parts, resumed: int | None) -> None:
     """Say what will be trained, whether it will fit, and compile it."""
     device, config = parts.fabric.device, parts.config
     count = sum(weight.numel() for weight in parts.module.parameters())
@@ -152,7 +152,9 @@ def _make_ready(parts: Parts) -> None:
         f"{parts.task.name}: {count:,} weights on {device}, {config.precision}; {parts.feeds.train.why}"
     )
     if config.preflight and preflight.can_measure(device):
-        _predict(parts)
+        # What an optimizer went on with, it holds already.
+        states = 0 if resumed else preflight.bytes_of_states(parts.module, config.optimizer)
+        _predict(parts, states)
     if config.compile:
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
         parts.module.compile(mode=config.compile_mode)
@@ -201,6 +203,11 @@ def _assemble(
         clip=config.clip,
         is_to_stop=stop.is_heard,
     )
+    if stepper.waits_in_forward and not feeds.train.drop_last:
+        raise UsageError(
+            "a model with SyncBatchNorm on several ranks, and a training feed whose last batch may be short: "
+            "a rank without a sample would leave the others waiting; open it with drop_last=True"
+        )
     return Parts(
         task=task,
         config=config,
@@ -240,7 +247,7 @@ def _look(device: torch.device, meeting: Meeting, tell: Callable[[str], None]) -
         tell(f"warning: {one.text}. {one.fix}")
 
 
-def _predict(parts: Parts) -> None:
+def _predict(parts: Parts, states: int) -> None:
     """Whether a step will fit the card, before the first one; the feed stands where it stood after it."""
     feed, device, stepper = parts.feeds.train, parts.fabric.device, parts.stepper
     if stepper.waits_in_forward:
@@ -257,7 +264,7 @@ def _predict(parts: Parts) -> None:
         found = preflight.predict(
             measure,
             micro_batch=min(stepper.micro_batch, parts.task.count(batch)),
-            states=preflight.bytes_of_states(parts.module, parts.config.optimizer),
+            states=states,
             room=preflight.room_on(device),
         )
     torch.cuda.empty_cache()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, UsageError
 from stoker.feed.whole_file import whole_file
 
 if sys.platform != "win32":
@@ -28,8 +28,14 @@ _OF_A_RUN = (
 @contextlib.contextmanager
 def taken(folder: Path) -> Iterator[None]:
     """Nobody else trains into the folder inside the block; a killed process holds it no longer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / ".lock").open("w")
+    except OSError as error:
+        raise NotPermitted(
+            f"cannot train into {folder}: {error.strerror or error}; choose another folder with --out"
+        ) from error
+    with opened as lock:
         if sys.platform != "win32":
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,7 +49,7 @@ def taken(folder: Path) -> Iterator[None]:
 def put_aside(folder: Path) -> Path | None:
     """Move an older training of this folder into `before-1`, `before-2`, …; where to, if there was one."""
     there = [folder / name for name in _OF_A_RUN if (folder / name).exists()]
-    there += [path for path in _pictures(folder) if path.parent == folder and path.exists()]
+    there += [path for path in _pictures(folder) if path.exists()]
     if not there:
         return None
     number = 1
@@ -57,12 +63,13 @@ def put_aside(folder: Path) -> Path | None:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Those that the older training drew."""
+    """Those that the older training drew there."""
     try:
         told = json.loads((folder / "result.json").read_text())
     except FileNotFoundError:  # it did not come to its end
         return []
-    return [folder / Path(name).name for name in told["pictures"]]
+    drawn = [Path(name) for name in told["pictures"]]
+    return [folder / path.name for path in drawn if path.parent == Path(told["folder"])]
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -26,12 +26,15 @@ class Logger(Protocol):
 
 
 class Journal:
-    """The lines, and the loggers behind them."""
+    """The lines, and the loggers behind them.
 
-    def __init__(self, folder: Path, loggers: Sequence[Logger], *, after: int) -> None:
+    `after` is the step that is gone on from, `judged` whether its validation, if it has one, is part of that.
+    """
+
+    def __init__(self, folder: Path, loggers: Sequence[Logger], *, after: int, judged: bool = True) -> None:
         self._path = folder / "metrics.jsonl"
         self._loggers = loggers
-        _cut(self._path, after)
+        _cut(self._path, after, judged)
         self._file = self._path.open("a")
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -142,20 +145,23 @@ class MlFlow:
         self._mlflow.end_run()
 
 
-def _cut(path: Path, after: int) -> None:
+def _cut(path: Path, after: int, judged: bool) -> None:
     """Leave only whole lines up to a step: a killed process may have written more, or half a line."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= after]
+    kept = [line for line in path.read_text().splitlines() if _is_before(line, after, judged)]
     with whole_file(path) as out:
         out.write("".join(f"{line}\n" for line in kept).encode())
 
 
-def _step_of(line: str) -> float:
+def _is_before(line: str, after: int, judged: bool) -> bool:
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # a line that was cut off
-        return math.inf
+        told = json.loads(line)
+    except ValueError:  # a line that was cut off
+        return False
+    if told["step"] == after and not judged:
+        return told["kind"] not in ("epoch", "valid")
+    return bool(told["step"] <= after)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The loop: epochs, steps, validation, saving. What it goes on from is all in `_state` and `_restore`."""
+"""The loop: epochs, steps, validation, saving. What it goes on from is all in `_state` and `restore`."""
 
 import math
 import sys
@@ -94,6 +94,11 @@ class Loop:
         """The epoch that is stood in, or that comes next, counted from 0."""
         return self.step // self._per_epoch
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether nothing is left to do at the end of an epoch that is stood at."""
+        return not self._is_epoch_end() or self._closed == self.step
+
     def run(self, journal: Journal | None) -> Ended:
         """Train to the end; rank 0 has a journal."""
         self._journal = journal
@@ -102,7 +107,7 @@ class Loop:
         if self._parts.meeting.any([self._parts.stop.is_heard()])[0]:
             return "stopped"
         # A training may have been told to stop before an epoch's validation, or in it.
-        if self._is_epoch_end() and self._closed != self.step and not self._end_epoch():
+        if not self.is_judged and not self._end_epoch():
             return "stopped"
         if self._is_exhausted():
             return "early"

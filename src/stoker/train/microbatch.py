@@ -7,7 +7,13 @@ from torch import OutOfMemoryError, Tensor
 
 from stoker.errors import UsageError
 
-_NO_MEMORY = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+# What libraries on a card say, and torch's allocator on the host, which has no class for it.
+_NO_MEMORY = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+)
 
 
 def count_samples(batch: Any) -> int:

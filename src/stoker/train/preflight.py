@@ -18,6 +18,8 @@ _STATES = {"adamw": 2, "adam": 2, "sgd": 1}
 _SHARES = (8, 4, 2)
 # Peaks of batches this small do not lie on the line of larger ones (see doctor.peaks).
 _SMALLEST = 2
+# Of the room: torch sets more aside than is in use, and samples vary. The doctor's budget keeps as much.
+_KEPT_FREE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,41 +27,46 @@ class Prediction:
     """What a micro-batch will need of the device's memory, in bytes, before its first step."""
 
     micro_batch: int
-    # None: more than there is, since fewer samples ran out of it.
+    # None: more than there is, since `failed` samples ran out of it.
     need: int | None
-    # What was run to know it: the micro-batch itself, or smaller ones, and by what share the line through
-    # them missed one that it was not made from.
-    ran: int
+    failed: int | None
+    # By what share the line through smaller sizes missed one of them; None where it was run itself.
     error: float | None
     room: int
-    # A micro-batch that ought to fit.
-    largest: int
+    # The largest micro-batch that was run and fits, the whole one if it is to; None: not one sample does.
+    largest: int | None
 
     @property
     def overflows(self) -> bool:
         """Whether it will not fit."""
-        return self.need is None or self.need > self.room
+        return self.largest != self.micro_batch
 
     @property
     def text(self) -> str:
         """In a sentence, with what to do."""
-        free = f"and {size(self.room)} are free"
-        if self.need is None:
-            told = f"memory runs out with {self.ran} at a time (a micro-batch has {self.micro_batch}), {free}"
-        elif self.error is None:
-            told = f"a micro-batch of {self.micro_batch} needs {size(self.need)} (it was run), {free}"
-        else:
-            told = (
-                f"a micro-batch of {self.micro_batch} is predicted to need {size(self.need)} "
-                f"(\u00b1 {self.error:.0%}, from smaller ones), {free}"
-            )
+        told = self._tell_need()
         if not self.overflows:
             return told
-        if self.micro_batch == 1:
-            return f"{told}: take a smaller model or sample, or precision bf16"
+        if self.largest is None:
+            return f"{told}: no smaller one fits; take a smaller model or sample, or precision bf16"
         return (
-            f"{told}: it will be lowered when memory runs out; set train.micro_batch={self.largest} to be "
-            "spared that"
+            f"{told}: it will be lowered when memory runs out; set train.micro_batch={self.largest}, which "
+            "fits, to be spared that"
+        )
+
+    def _tell_need(self) -> str:
+        free = f"and {size(self.room)} are free"
+        if self.overflows and self.need is not None and self.need <= self.room:
+            free += ", of which a twentieth is to stay so"
+        if self.need is None:
+            return (
+                f"memory runs out with {self.failed} at a time (a micro-batch has {self.micro_batch}), {free}"
+            )
+        if self.error is None:
+            return f"a micro-batch of {self.micro_batch} needs {size(self.need)} (it was run), {free}"
+        return (
+            f"a micro-batch of {self.micro_batch} is predicted to need {size(self.need)} "
+            f"(\u00b1 {self.error:.0%}, from smaller ones), {free}"
         )
 
 
@@ -94,35 +101,47 @@ def predict(
 ) -> Prediction | str:
     """The prediction, or why there is none. `measure` runs a size and gives its peak, None out of memory.
 
-    `states` is what the optimizer will hold besides.
+    `states` is what the optimizer will hold besides, once it has made its first update.
     """
-    points: list[tuple[int, int]] = []
-    for samples in sizes_to_try(micro_batch):
+    ran: list[tuple[int, int]] = []
+    failed: int | None = None
+    for samples in (sizes := sizes_to_try(micro_batch)):
         peak = measure(samples)
         if peak is None:
-            fits = points[-1][0] if points else halve(samples) or 1
-            return Prediction(
-                micro_batch=micro_batch, need=None, ran=samples, error=None, room=room, largest=fits
-            )
-        points.append((samples, peak + states))
-    samples, need = points[-1]
-    if samples == micro_batch:
-        return Prediction(
-            micro_batch=micro_batch, need=need, ran=samples, error=None, room=room,
-            largest=halve(samples) or 1,
-        )  # fmt: skip
-    line = fit(points)
-    if line.fixed is None or line.per_sample is None:
-        return f"the peaks of smaller micro-batches lie on no line ({line.why})"
-    fits = (room - line.fixed) // line.per_sample if line.per_sample > 0 else micro_batch
+            failed = samples
+            break
+        ran.append((samples, peak + states))
+    need: int | None = None
+    error: float | None = None
+    if failed is None:
+        need = ran[-1][1]
+        if sizes[-1] != micro_batch:
+            line = fit(ran)
+            if line.fixed is None or line.per_sample is None:
+                return f"the peaks of smaller micro-batches lie on no line ({line.why})"
+            need, error = line.fixed + line.per_sample * micro_batch, line.error or 0.0
+    largest: int | None = micro_batch
+    if need is None or not _fits(need, room):
+        fitting = [samples for samples, least in ran if samples < micro_batch and _fits(least, room)]
+        largest = max(fitting) if fitting else _run_smaller(measure, sizes[0], states=states, room=room)
     return Prediction(
-        micro_batch=micro_batch,
-        need=line.fixed + line.per_sample * micro_batch,
-        ran=samples,
-        error=line.error or 0.0,
-        room=room,
-        largest=max(1, min(micro_batch, fits)),
+        micro_batch=micro_batch, need=need, failed=failed, error=error, room=room, largest=largest
     )
+
+
+def _fits(need: int, room: int) -> bool:
+    return need <= (1 - _KEPT_FREE) * room
+
+
+def _run_smaller(measure: Callable[[int], int | None], samples: int, *, states: int, room: int) -> int | None:
+    """Halves of a size, until one fits; None where not one sample does."""
+    smaller = halve(samples)
+    while smaller is not None:
+        peak = measure(smaller)
+        if peak is not None and _fits(peak + states, room):
+            return smaller
+        smaller = halve(smaller)
+    return None
 
 
 def bytes_of_states(model: torch.nn.Module, config: OptimizerConfig) -> int:

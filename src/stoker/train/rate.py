@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from stoker.errors import UsageError
+from stoker.errors import TrainingFailed, UsageError
 from stoker.train import rng
 from stoker.train.config import TrainConfig
 from stoker.train.devices import open_fabric
+from stoker.train.microbatch import is_out_of_memory
 from stoker.train.optimizer import build_optimizer
 from stoker.train.precision import put_channels_last, tf32
 from stoker.train.task import Task, World
@@ -36,5 +37,12 @@ def find_rate(task: Task[Any], *, low: float = _LOW, high: float = _HIGH, steps:
         try:
             finder = Finder(model, optimizer, lambda model, batch: task.loss(model, batch).total, feeds.train)
             return finder.find(low=low, high=high, steps=steps)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingFailed(
+                f"out of memory with a whole batch of {config.batch_size}, which a sweep takes at once: "
+                "lower train.batch_size for it; a rate for a smaller batch is a careful one for a larger"
+            ) from error
         finally:
             feeds.close()
