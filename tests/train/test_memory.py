@@ -22,7 +22,9 @@ QUIET = {"epochs": 2, "save": SaveConfig(every=0)}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(max((folder / "checkpoints").glob("step-*")) / "model.safetensors")
+    newest = max((folder / "checkpoints").glob("step-*"))
+    loaded: dict[str, torch.Tensor] = load_file(newest / "model.safetensors")
+    return loaded
 
 
 def test_out_of_memory_is_answered_with_smaller_micro_batches(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def stop_here(folder: Path, *words: str, calls: int, told: list[str] | None = No
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """The last checkpoint's."""
     newest = max((folder / "checkpoints").glob("step-*"))
-    return load_file(newest / "model.safetensors")
+    loaded: dict[str, torch.Tensor] = load_file(newest / "model.safetensors")
+    return loaded
 
 
 def curve(folder: Path) -> list[tuple[str, int, float | None]]:

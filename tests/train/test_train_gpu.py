@@ -83,7 +83,9 @@ def settings(**given: Any) -> Wide:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(max((folder / "checkpoints").glob("step-*")) / "model.safetensors")
+    newest = max((folder / "checkpoints").glob("step-*"))
+    loaded: dict[str, torch.Tensor] = load_file(newest / "model.safetensors")
+    return loaded
 
 
 @pytest.fixture

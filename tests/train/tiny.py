@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from stoker.feed import Feed
 from stoker.train.config import OptimizerConfig, SaveConfig, TrainConfig
 from stoker.train.config_file import load
-from stoker.train.task import Feeds, Losses, Task, World
+from stoker.train.task import Better, Feeds, Losses, Task, World
 
 SAMPLES = 52
 _NORMS: dict[str, Callable[[int], nn.Module]] = {
@@ -83,7 +83,7 @@ class Tiny(Task[TinyConfig]):
     """Two layers; what it saw is kept for the tests."""
 
     name = "tiny"
-    better = ("mae", "min")
+    better: ClassVar[Better] = ("mae", "min")
 
     def __init__(self, config: TinyConfig) -> None:
         super().__init__(config)
