@@ -20,6 +20,7 @@ _OF_A_RUN = (
     "tensorboard",
     "config.json",
     "result.json",
+    "wandb",
     "wandb.id",
     "mlflow.id",
 )
