@@ -11,7 +11,7 @@ from tiny import Tiny, TinyConfig
 
 from stoker.errors import UsageError
 from stoker.train import command
-from stoker.train.task import Task, Workload
+from stoker.train.task import Workload
 
 WORKLOAD = Workload(name="tiny", about="A line.", config=TinyConfig, task=Tiny)
 
@@ -79,9 +79,9 @@ def test_what_cannot_be_compared_is_told(tmp_path: Path) -> None:
     """And what can is."""
     with pytest.raises(UsageError, match="nothing to compare"):
         go(tmp_path, compare=True)
-    seen: list[tuple[Task[object] | TinyConfig, Path]] = []
+    seen: list[tuple[TinyConfig, Path]] = []
 
-    def compare(config: TinyConfig, folder: Path) -> Path:
+    def compare(config: TinyConfig, folder: Path, fresh: bool) -> Path:
         seen.append((config, folder))
         return folder / "page.html"
 

@@ -1,7 +1,9 @@
 """SAR autoencoders trained for real, small: they learn, are pictured and compared."""
 
+import json
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from stoker.train.task import World
 from stoker.workloads.sar import WORKLOAD
 from stoker.workloads.sar.comparison import compare, mean_psnr
 from stoker.workloads.sar.config import MadeConfig, SarConfig
+from stoker.workloads.sar.peak import Peak
 from stoker.workloads.sar.shards import make_shards
 from stoker.workloads.sar.task import SarTask
 
@@ -66,6 +69,28 @@ def test_all_three_are_compared_on_a_page(tmp_path: Path) -> None:
     assert "http" not in re.sub('http-equiv="|base64,[^"]*', "", page)
     again = compare(config, tmp_path / "compared").read_text()
     assert again.count("<td") == page.count("<td")
+    told = json.loads((tmp_path / "compared" / "comparison.json").read_text())
+    assert [one["name"] for one in told["models"]] == ["resnet_lite", "residual", "attention"]
+    assert told["models"][0]["psnr"] == max(psnr for _, psnr in told["models"][0]["psnrs"])
+    assert told["models"][0]["seconds"] is None
+    # Of trainings that were done before, the time and the memory are not known, and nothing is made up.
+    assert again.count(">n/a<") == 3 * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's mark of resident memory")
+def test_the_peak_is_counted_from_its_beginning() -> None:
+    """What was taken and given back before does not count; what is taken after does."""
+    peak = Peak()
+    assert peak.read() is None
+    for megabytes in (256, 64):
+        peak.begin(torch.device("cpu"))
+        before = peak.read()
+        taken = torch.ones(megabytes << 18)
+        del taken
+        after = peak.read()
+        assert before is not None
+        assert after is not None
+        assert abs((after - before) / 2**20 - megabytes) < 16
 
 
 def test_a_comparison_has_one_device(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def go(
     if compare:
         if workload.compare is None:
             raise UsageError(f"{workload.name} has nothing to compare: leave --compare out")
-        page = workload.compare(made, folder)
+        page = workload.compare(made, folder, fresh)
         sys.stdout.write(json.dumps({"schema": 1, "page": str(page)}) + "\n" if as_json else f"{page}\n")
         return 0
     if find_lr:

@@ -145,5 +145,6 @@ class Workload:
     # A frozen dataclass with a default for everything: no arguments are needed, and data are made.
     config: type[Any]
     task: Callable[[Any], Task[Any]]
-    # `stoker train NAME --compare`: trains what is to be compared under the folder; the page it wrote.
-    compare: Callable[[Any, Path], Path] | None = None
+    # `stoker train NAME --compare`: trains what is to be compared under the folder, anew where that is asked;
+    # the page it wrote.
+    compare: Callable[[Any, Path, bool], Path] | None = None

@@ -7,10 +7,10 @@ from stoker.workloads.sar.config import SarConfig
 from stoker.workloads.sar.task import SarTask
 
 
-def _compare(config: SarConfig, folder: Path) -> Path:
+def _compare(config: SarConfig, folder: Path, fresh: bool) -> Path:
     from stoker.workloads.sar.comparison import compare  # which brings the trainer
 
-    return compare(config, folder)
+    return compare(config, folder, fresh=fresh)
 
 
 WORKLOAD = Workload(

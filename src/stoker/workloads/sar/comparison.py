@@ -5,18 +5,20 @@ Equal are the data, their order, the steps, the batch and the schedule; what a m
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from stoker.errors import TrainingFailed, UsageError
 from stoker.train.fit import fit
+from stoker.train.folder import write_json
+from stoker.train.task import Feeds
 from stoker.workloads.sar import page
 from stoker.workloads.sar.config import SarConfig
 from stoker.workloads.sar.models import MODELS
+from stoker.workloads.sar.peak import Peak
 from stoker.workloads.sar.source import split
 from stoker.workloads.sar.task import SarTask, Scale, open_source
 
@@ -26,7 +28,10 @@ _SAMPLES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """One model's part of the comparison; what was not measured is None."""
+    """One model's part of the comparison; what was not measured is None.
+
+    PSNR, SSIM and the picture are of the best validation; seconds run from the first batch to the picture.
+    """
 
     name: str
     parameters: int
@@ -34,17 +39,24 @@ class Trained:
     seconds: float | None
     rate: float | None
     peak_bytes: int | None
+    # Whether that is a card's memory; else it is the process's.
+    on_card: bool
     psnr: float | None
     ssim: float | None
     losses: tuple[tuple[float, float], ...]
     psnrs: tuple[tuple[float, float], ...]
     picture: bytes
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the picture, which is in the model's folder."""
+        return {name: value for name, value in asdict(self).items() if name != "picture"}
 
-def compare(config: SarConfig, folder: Path) -> Path:
+
+def compare(config: SarConfig, folder: Path, *, fresh: bool = False) -> Path:
     """Train all three under `folder`, each in a folder of its own, and write the page that compares them.
 
-    Those that were trained already are gone on with, as by any resume; how long they took is then not known.
+    Those that were trained already are gone on with, as by any resume, unless `fresh`; how long they took is
+    then not known. The figures of the page are in `comparison.json` beside it.
     """
     if config.train.devices > 1:
         raise UsageError(
@@ -53,34 +65,55 @@ def compare(config: SarConfig, folder: Path) -> Path:
         )
     baseline = mean_psnr(config)  # first: what has to be made is made before anything is timed
     pictured = replace(config, train=replace(config.train, picture=True))
-    trained = [train_one(replace(pictured, model=name), folder / name) for name in MODELS]
+    trained = [train_one(replace(pictured, model=name), folder / name, fresh=fresh) for name in MODELS]
+    write_json(
+        folder / "comparison.json",
+        {"schema": 1, "mean_psnr": baseline, "models": [one.to_json() for one in trained]},
+    )
     return page.write(folder / "comparison.html", config, trained, baseline)
 
 
-def train_one(config: SarConfig, folder: Path) -> Trained:
+class _Watched(SarTask):
+    """Knows when its first batch came, and what memory was taken since: imports are no model's doing."""
+
+    def __init__(self, config: SarConfig) -> None:
+        super().__init__(config)
+        self.began: float | None = None
+        self.peak = Peak()
+
+    def begin_epoch(self, epoch: int, feeds: Feeds) -> None:
+        super().begin_epoch(epoch, feeds)
+        if self.began is None:
+            self.began = time.monotonic()
+            self.peak.begin(feeds.train.device)
+
+
+def train_one(config: SarConfig, folder: Path, *, fresh: bool) -> Trained:
     """One model, trained and measured."""
-    task = SarTask(config)
-    on_card = config.train.device != "cpu" and torch.cuda.is_available()
-    if on_card:
-        torch.cuda.reset_peak_memory_stats()
-    began = time.monotonic()
-    fitted = fit(task, out=folder)
+    task = _Watched(config)
+    fitted = fit(task, out=folder, fresh=fresh)
     if fitted.ended == "stopped":
         raise TrainingFailed(
             f"told to stop in the training of {config.model}, which is saved at step {fitted.step}: the same "
             "command goes on from there"
         )
-    seconds = None if fitted.resumed is not None else time.monotonic() - began
+    seconds = peak = None
+    # Of a training that was gone on with, this process saw a part only.
+    if fitted.resumed is None and task.began is not None:
+        seconds, peak = time.monotonic() - task.began, task.peak.read()
     events = read_events(folder / "metrics.jsonl")
+    best = None if fitted.best is None else fitted.best.step
+    judged = [event for event in events if event["kind"] == "valid" and event["step"] == best]
     return Trained(
         name=config.model,
         parameters=sum(weight.numel() for weight in task.build_model().parameters()),
         steps=fitted.step,
         seconds=seconds,
         rate=_last(events, "train", "samples_per_second"),
-        peak_bytes=torch.cuda.max_memory_allocated() if on_card and seconds is not None else None,
-        psnr=_last(events, "valid", "psnr"),
-        ssim=_last(events, "valid", "ssim"),
+        peak_bytes=peak,
+        on_card=fitted.peak_bytes is not None,
+        psnr=_last(judged, "valid", "psnr"),
+        ssim=_last(judged, "valid", "ssim"),
         losses=_curve(events, "train", "loss"),
         psnrs=_curve(events, "valid", "psnr"),
         picture=fitted.pictures[0].read_bytes(),

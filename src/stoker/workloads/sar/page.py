@@ -17,6 +17,9 @@ from stoker.workloads.sar.config import SarConfig
 if TYPE_CHECKING:
     from stoker.workloads.sar.comparison import Trained
 
+# Small patches are drawn large, and their pixels stay square.
+_PICTURE = "width:100%;image-rendering:pixelated"
+
 
 def write(path: Path, config: SarConfig, trained: Sequence["Trained"], mean_psnr: float) -> Path:
     """Put the page there."""
@@ -66,9 +69,14 @@ def _table(trained: Sequence["Trained"], mean_psnr: float) -> Html:
         for one in trained
     )
     columns = ("model", "parameters", "PSNR", "over the mean", "SSIM", "speed", "peak memory", "time")
+    held = (
+        "the card's, with the samples that are held there"
+        if any(one.on_card for one in trained)
+        else "the whole process's, with torch itself and the samples that are held"
+    )
     note = (
-        "PSNR and SSIM are of the last validation, the pictures of the best weights. Peak memory is the "
-        "card's, with the samples that are held there."
+        "PSNR, SSIM and pictures are of each model's best validation. Time runs from the first batch to the "
+        f"picture. Peak memory is {held}."
     )
     return tag(
         "section",
@@ -88,10 +96,12 @@ def _curves(trained: Sequence["Trained"]) -> Html:
 
 def _pictures(trained: Sequence["Trained"]) -> Html:
     shown = [
-        (
+        tag(
+            "div",
             tag("h3", one.name),
-            tag("img", src=f"data:image/png;base64,{b64encode(one.picture).decode()}", style="max-width:100%",
+            tag("img", src=f"data:image/png;base64,{b64encode(one.picture).decode()}", style=_PICTURE,
                 alt=f"patches rebuilt by {one.name}"),
+            style="flex:1 1 15rem",
         )
         for one in trained
     ]  # fmt: skip
@@ -99,4 +109,5 @@ def _pictures(trained: Sequence["Trained"]) -> Html:
         "Patches that none of them was trained on: original, reconstruction, and the difference (red: too "
         "bright, blue: too dark; in full colour at a quarter of the range)."
     )
-    return tag("section", tag("h2", "What they rebuild"), tag("p", told, class_="soft"), shown)
+    beside = tag("div", shown, style="display:flex;flex-wrap:wrap;gap:0 1.2rem")
+    return tag("section", tag("h2", "What they rebuild"), tag("p", told, class_="soft"), beside)
