@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import SourceBroken, UsageError
+from stoker.errors import DatabaseUnreachable, SourceBroken, UsageError
+from stoker.train.config_file import load
+from stoker.train.task import World
 from stoker.ward.postgres import PostgresServer
+from stoker.workloads.heimdall import HeimdallConfig, HeimdallTask
 from stoker.workloads.heimdall.measurements import (
     FEATURES,
     RECEIVERS,
@@ -183,6 +186,43 @@ def test_wrong_datasets_are_answered_with_those_there_are(tmp_path: Path) -> Non
         find_campaign(url)
     with pytest.raises(UsageError, match="postgresql://user@host"):
         fill_database("mysql://me:secret@host/radio", MADE)
+
+
+def test_a_database_that_cannot_be_filled_is_told_without_its_password(tmp_path: Path) -> None:
+    """No server there, or a folder where the file was to be."""
+    with pytest.raises(DatabaseUnreachable, match="postgres:\\*\\*\\*@127") as told:
+        fill_database("postgresql://postgres:hunter2@127.0.0.1:1/radio?connect_timeout=2", MADE)
+    assert "hunter2" not in str(told.value)
+    with pytest.raises(DatabaseUnreachable, match="cannot fill the SQLite file"):
+        fill_database(f"sqlite:///{tmp_path}", MADE)
+
+
+def test_a_database_is_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be filled as to be read: so no password stands in a command line."""
+    monkeypatch.setenv("RADIO", f"sqlite:///{tmp_path / 'radio.db'}")
+    assert find_campaign("env:RADIO", [fill_database("env:RADIO", MADE)]).iq_samples == 16
+    with pytest.raises(UsageError, match="the variable ABSENT"):
+        fill_database("env:ABSENT", MADE)
+
+
+@pytest.mark.service
+def test_a_training_has_the_same_batches_from_either_database(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two epochs of them, to the bit."""
+    monkeypatch.chdir(tmp_path)
+    server.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    words = ["made.samples=50", "made.iq_samples=16", "train.batch_size=8", "train.device=cpu"]
+    batches = []
+    for own in ([], [f"database={server.url}", "fill=true"]):
+        feeds = HeimdallTask(load(HeimdallConfig, None, [*words, *own])).open_feeds(
+            World(), torch.device("cpu")
+        )
+        batches.append([batch for _ in range(2) for batch in feeds.train])
+        feeds.close()
+    assert len(batches[0]) == 2 * 5
+    for one, other in zip(*batches, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in ("x_m", "y_m", "heard", "features", "iq"))
 
 
 def test_an_empty_database_is_told_to_be_filled(tmp_path: Path) -> None:

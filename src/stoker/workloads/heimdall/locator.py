@@ -110,7 +110,9 @@ class _Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.ask = nn.Linear(width, 3 * width)
+        # No bias: one of the keys changes no attention, so its gradient is rounding alone, and AdamW would
+        # make full steps of that; trainings on other numbers of ranks would part there.
+        self.ask = nn.Linear(width, 3 * width, bias=False)
         self.answer = nn.Linear(width, width)
         self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 

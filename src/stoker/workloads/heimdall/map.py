@@ -17,6 +17,9 @@ _SIDE, _MARGIN = 640, 56
 _SHOWN, _ELLIPSES = 200, 40
 # Of a normal distribution in two dimensions, in deviations: 90% lie within.
 _RADIUS = math.sqrt(-2 * math.log(1 - 0.9))
+_TRUTH, _ESTIMATE = "#222", "#3b6fd4"
+_SPREAD = f'fill="{_ESTIMATE}" fill-opacity="0.07" stroke="{_ESTIMATE}" stroke-opacity="0.35"'
+_MISS = 'stroke="#c33" stroke-opacity="0.6"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +40,14 @@ class Map:
 
     def draw(self) -> str:
         """The SVG's text."""
-        lines = [*self._frame(), *self._ellipses(), *self._errors(), *self._receivers(), *self._legend()]
+        ellipses = ['<g clip-path="url(#square)">', *self._ellipses(), "</g>"]
+        lines = [*self._frame(), *ellipses, *self._errors(), *self._receivers(), *self._legend()]
         whole = _SIDE + 2 * _MARGIN
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {whole}" width="{whole}" '
             f'font-family="sans-serif" font-size="13"><rect width="{whole}" height="{whole}" fill="#fff"/>'
+            f'<clipPath id="square"><rect x="{_MARGIN}" y="{_MARGIN}" width="{_SIDE}" height="{_SIDE}"/>'
+            "</clipPath>"
         )
         return "\n".join([head, *lines, "</svg>\n"])
 
@@ -70,9 +76,8 @@ class Map:
         means, lowers = self.estimate.mean.cpu(), self.estimate.lower.cpu()
         for mean, lower in zip(means[:_ELLIPSES], lowers[:_ELLIPSES], strict=True):
             rim = (mean[:, None] + _RADIUS * (lower @ circle)).T.tolist()
-            points = " ".join("{:.1f},{:.1f}".format(*self._at(*point)) for point in rim)
-            style = 'fill="#3b6fd4" fill-opacity="0.07" stroke="#3b6fd4" stroke-opacity="0.35"'
-            yield f'<polygon points="{points}" {style}/>'
+            points = " ".join("{:.1f},{:.1f}".format(*self._place(*point)) for point in rim)
+            yield f'<polygon points="{points}" {_SPREAD}/>'
 
     def _errors(self) -> Iterator[str]:
         """A line from each truth to its estimate."""
@@ -80,35 +85,43 @@ class Map:
         for truth, mean in zip(truths[:_SHOWN], means[:_SHOWN], strict=True):
             (x, y), (u, v) = self._at(*truth), self._at(*mean)
             yield (
-                f'<path d="M{x:.1f} {y:.1f}L{u:.1f} {v:.1f}" stroke="#c33" stroke-opacity="0.6"/>'
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="#222"/>'
-                f'<circle cx="{u:.1f}" cy="{v:.1f}" r="2.2" fill="#3b6fd4"/>'
+                f'<path d="M{x:.1f} {y:.1f}L{u:.1f} {v:.1f}" {_MISS}/>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{_TRUTH}"/>'
+                f'<circle cx="{u:.1f}" cy="{v:.1f}" r="2.2" fill="{_ESTIMATE}"/>'
             )
 
     def _receivers(self) -> Iterator[str]:
         for station in self.stations.tolist():
             x, y = self._at(*station)
-            yield f'<path d="M{x:.1f} {y - 8:.1f}l7 13h-14z" fill="#e69f00" stroke="#222"/>'
+            yield _receiver(x, y)
 
     def _legend(self) -> Iterator[str]:
-        told = (
-            ("#e69f00", "receiver"),
-            ("#222", "true place"),
-            ("#3b6fd4", "estimate, 90% ellipse"),
-            ("#c33", "error"),
+        """What each sign stands for: the sign itself, and its name."""
+        y = _MARGIN + _SIDE + 33
+        dot = '<circle cx="{x}" cy="{y}" r="2.2" fill="{colour}"/>'
+        signs = (
+            (0, _receiver(_MARGIN + 8, y), "receiver"),
+            (95, dot.format(x=_MARGIN + 103, y=y, colour=_TRUTH), "true place"),
+            (200, dot.format(x=_MARGIN + 208, y=y, colour=_ESTIMATE), "estimate"),
+            (295, f'<ellipse cx="{_MARGIN + 303}" cy="{y}" rx="9" ry="6" {_SPREAD}/>', "90% ellipse"),
+            (415, f'<path d="M{_MARGIN + 415} {y + 4}l17 -8" {_MISS}/>', "error"),
         )
-        for number, (colour, text) in enumerate(told):
-            x = _MARGIN + number * 150
-            yield (
-                f'<rect x="{x}" y="{_MARGIN + _SIDE + 28}" width="10" height="10" fill="{colour}"/>'
-                f'<text x="{x + 15}" y="{_MARGIN + _SIDE + 38}">{text}</text>'
-            )
+        for across, sign, text in signs:
+            yield f'{sign}<text x="{_MARGIN + across + 20}" y="{y + 5}">{text}</text>'
 
     def _at(self, east: float, north: float) -> tuple[float, float]:
         """Where on the page; what lies beyond the edge is drawn at it."""
         half = self.side_km / 2
-        east, north = max(-half, min(half, east)), max(-half, min(half, north))
+        return self._place(max(-half, min(half, east)), max(-half, min(half, north)))
+
+    def _place(self, east: float, north: float) -> tuple[float, float]:
+        """The same, beyond the edge too."""
+        half = self.side_km / 2
         return _MARGIN + (east / half + 1) / 2 * _SIDE, _MARGIN + (1 - north / half) / 2 * _SIDE
+
+
+def _receiver(x: float, y: float) -> str:
+    return f'<path d="M{x:.1f} {y - 8:.1f}l7 13h-14z" fill="#e69f00" stroke="#222"/>'
 
 
 def _step(side: float) -> float:

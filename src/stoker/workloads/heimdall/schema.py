@@ -11,15 +11,15 @@ as arrays of the database they came at 0.4 of the rate (98,000 rows/s against 25
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import MissingExtra, UsageError
-from stoker.feed.sources.sql import hide_password
+from stoker.errors import DatabaseUnreachable, MissingExtra, UsageError
+from stoker.feed.sources.sql import find_url, hide_password
 from stoker.workloads.heimdall.measurements import MadeRadio, measure, place_receivers
 
 # A table's rows, column by column.
@@ -149,12 +149,14 @@ def _rows(made: MadeRadio, database: _Database) -> Iterator[tuple[str, Columns]]
 def _connect(url: str) -> _Database:
     if sys.byteorder != "little":
         raise UsageError("sets are made on little-endian machines only: their bytes are in that order")
+    url = find_url(url)
     if url.startswith(_POSTGRES):
         return _Postgres(url)
     if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
         return _Sqlite(Path(url.removeprefix(_SQLITE)))
     raise UsageError(
-        f"no database is named by {hide_password(url)!r}: give postgresql://user@host/database or sqlite:///file"
+        f"no database is named by {hide_password(url)!r}: "
+        "give postgresql://user@host/database, sqlite:///file or env:NAME"
     )
 
 
@@ -166,7 +168,19 @@ class _Postgres:
             from adbc_driver_postgresql import dbapi
         except ImportError as missing:
             raise MissingExtra("adbc-driver-postgresql", "sql", "filling a PostgreSQL database") from missing
-        self._raw = dbapi.connect(url)
+        from stoker.feed.sources.postgres import check_url, secrets_of
+
+        check_url(url)
+        try:
+            self._raw = dbapi.connect(url)
+        except dbapi.Error as error:
+            told = str(error).strip()
+            for secret in secrets_of(url):
+                told = told.replace(secret, "***")
+            raise DatabaseUnreachable(
+                f"no connection to {hide_password(url)}, which was to be filled: {told}. Look at the parts "
+                "of its URL, and whether the server runs."
+            ) from None  # whose text may have the password
         # Until the transaction ends: ranks that start together fill it once.
         self.ask(f"SELECT 1 FROM (SELECT pg_advisory_xact_lock({_LOCK})) AS taken")
 
@@ -205,10 +219,18 @@ class _Sqlite:
     """The embedded twin: a file."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._raw = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)
-        # Until the transaction ends: ranks that start together fill it once.
-        self._raw.execute("BEGIN IMMEDIATE")
+        with ExitStack() as opened:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._raw = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)
+                opened.callback(self._raw.close)
+                # Until the transaction ends: ranks that start together fill it once.
+                self._raw.execute("BEGIN IMMEDIATE")
+            except (OSError, sqlite3.Error) as error:
+                raise DatabaseUnreachable(
+                    f"cannot fill the SQLite file {path}: {error}. Give one where it can be written."
+                ) from error
+            opened.pop_all()
 
     def run(self, statement: str) -> None:
         """Run a statement of the schema."""
