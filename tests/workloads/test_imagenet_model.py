@@ -1,10 +1,14 @@
 """ResNet-50: its size, its names, and what it loads."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from stoker.errors import UsageError
-from stoker.workloads.imagenet.model import ResNet50, load_weights
+from stoker.workloads.imagenet.model import ResNet50, load_weights, read_weights
 
 
 def expected_names() -> list[str]:
@@ -55,6 +59,48 @@ def test_weights_of_something_else_are_refused() -> None:
     del state["layer3.1.conv2.weight"]
     with pytest.raises(UsageError, match=r"lacks layer3\.1\.conv2\.weight"):
         load_weights(model, state)
+
+
+def test_weights_from_before_batches_were_counted_load() -> None:
+    """torchvision's first checkpoint of ResNet-50 has no num_batches_tracked."""
+    model = ResNet50(3)
+    state = {name: value for name, value in model.state_dict().items() if "num_batches" not in name}
+    assert load_weights(ResNet50(3), state)
+
+
+WEIGHTS = {"conv1.weight": torch.arange(3.0)}
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        WEIGHTS,
+        {"model": WEIGHTS, "epoch": 3},
+        {"state_dict": {"module.conv1.weight": WEIGHTS["conv1.weight"]}, "best": 0.7},
+    ],
+    ids=["plain", "among others", "from several ranks"],
+)
+def test_weights_are_found_in_what_scripts_save(tmp_path: Path, saved: dict[str, Any]) -> None:
+    """By torchvision, by its training script, by others under DistributedDataParallel."""
+    torch.save(saved, tmp_path / "weights.pth")
+    (found,) = read_weights(tmp_path / "weights.pth").items()
+    assert found[0] == "conv1.weight"
+    assert torch.equal(found[1], WEIGHTS["conv1.weight"])
+
+
+def test_weights_of_this_trainer_are_safetensors(tmp_path: Path) -> None:
+    """They are read too; a file that is cut off is told, whatever its kind."""
+    path = tmp_path / "model.safetensors"
+    save_file(WEIGHTS, path)
+    assert torch.equal(read_weights(path)["conv1.weight"], WEIGHTS["conv1.weight"])
+    torch.save(WEIGHTS, tmp_path / "model.pth")
+    for whole in (path, tmp_path / "model.pth"):
+        whole.write_bytes(whole.read_bytes()[:40])
+        with pytest.raises(UsageError, match="cannot be read as weights alone"):
+            read_weights(whole)
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(UsageError, match="holds no weights by name"):
+        read_weights(tmp_path / "list.pth")
 
 
 def test_any_size_of_image_gives_logits() -> None:

@@ -70,7 +70,7 @@ class ImagenetConfig:
     crop: tuple[float, float] = (0.25, 1.0)
     flip: float = 0.5
     label_smoothing: float = 0.1
-    # A checkpoint to begin with, of torchvision's ResNet-50 or of this one.
+    # A checkpoint to begin with: of torchvision's ResNet-50, or `model.safetensors` of a training here.
     weights: str | None = None
     # Where samples wait: auto, or the highest to use of vram, window, ram and source.
     tier: str = "auto"
@@ -90,5 +90,7 @@ class ImagenetConfig:
             )
         if self.start_size is not None and self.grow_epochs < 1:
             raise UsageError("start_size without grow_epochs: say until which epoch the images grow")
+        if self.stage is not None and self.keep is not None:
+            raise UsageError("stage and keep: take one; stage copies first, keep copies as it is read")
         if self.stage is not None and self.data is None:
             raise UsageError("stage without data: made images are local already; say where to copy from")

@@ -3,7 +3,10 @@
 The stride of a block that halves sits in its 3x3 convolution ("v1.5"), as it does there.
 """
 
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,3 +96,38 @@ def load_weights(model: ResNet50, weights: Mapping[str, torch.Tensor]) -> bool:
             f"the checkpoint {wrong}: it is not of a ResNet-50. Give one with torchvision's parameter names."
         )
     return fits and "fc.weight" in weights
+
+
+# Where scripts that train keep the weights among what else they save.
+_UNDER = ("model", "state_dict")
+# What DistributedDataParallel puts before each name.
+_WRAPPED = "module."
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The weights in a file: torchvision's, of a training here, or of a script that saves more than them."""
+    if not path.is_file():
+        raise UsageError(f"no checkpoint {path}: give a file of torchvision's ResNet-50 weights")
+    found = _load(path)
+    for name in _UNDER:
+        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+            found = found[name]
+    if not isinstance(found, Mapping) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise UsageError(f"{path} holds no weights by name: give a file that `state_dict()` was saved to")
+    return {str(name).removeprefix(_WRAPPED): value for name, value in found.items()}
+
+
+def _load(path: Path) -> Any:
+    """What is in a file; no code in it is run."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        why = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{path} cannot be read as weights alone ({why}): fetch it again, or save its `state_dict()` anew"
+        ) from error

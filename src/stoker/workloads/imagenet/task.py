@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stoker.errors import StageFailed, UsageError
+from stoker.errors import StageFailed
 from stoker.feed import Feed
 from stoker.feed.sources.class_folders import pick_classes
 from stoker.feed.sources.images import ImageSource
@@ -19,7 +19,7 @@ from stoker.train.task import Feeds, Losses, Task, World
 from stoker.workloads.imagenet.config import ImagenetConfig
 from stoker.workloads.imagenet.folders import TRAIN, VALID, make_folders
 from stoker.workloads.imagenet.gallery import draw_guesses
-from stoker.workloads.imagenet.model import ResNet50, load_weights
+from stoker.workloads.imagenet.model import ResNet50, load_weights, read_weights
 from stoker.workloads.imagenet.resizing import Growing
 from stoker.workloads.made import alone, made_once
 
@@ -50,10 +50,7 @@ class ImagenetTask(Task[ImagenetConfig]):
         """A ResNet-50 for so many classes, begun from a checkpoint where one is given."""
         model = ResNet50(len(self.classes))
         if self.config.weights is not None:
-            path = Path(self.config.weights).expanduser()
-            if not path.is_file():
-                raise UsageError(f"no checkpoint {path}: give a file of torchvision's ResNet-50 weights")
-            load_weights(model, torch.load(path, map_location="cpu", weights_only=True))
+            load_weights(model, read_weights(Path(self.config.weights).expanduser()))
         return model
 
     def open_feeds(self, world: World, device: torch.device) -> Feeds:
