@@ -14,6 +14,7 @@ from stoker.workloads.heimdall import WORKLOAD, HeimdallConfig, HeimdallTask
 from stoker.workloads.heimdall.measurements import FEATURES
 from stoker.workloads.heimdall.source import bytes_per_thousand, open_source
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = [
     "made.samples=600", "made.iq_samples=16", "width=32", "layers=2", "train.batch_size=32",
     "train.device=cpu", "train.loggers=[]", "train.preflight=false",
@@ -96,6 +97,13 @@ def test_micro_batches_give_the_gradient_of_the_batch() -> None:
     feeds.close()
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_the_example_settings_are_the_notes() -> None:
+    """They load, and ask for the set, the batch and the memory that the field note had."""
+    config = load(HeimdallConfig, EXAMPLES / "heimdall.toml", [])
+    assert (config.made.samples, config.made.receivers, config.preload_to_gpu) == (4030, 7, True)
+    assert (config.train.batch_size, config.train.epochs, config.train.optimizer.lr) == (256, 1000, 1e-3)
 
 
 def test_the_workload_is_found_by_name() -> None:

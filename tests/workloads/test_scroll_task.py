@@ -15,6 +15,7 @@ from stoker.workloads.vesuvius import WORKLOAD, VesuviusConfig, VesuviusTask
 from stoker.workloads.vesuvius.metrics import Dice, SurfaceDice
 from stoker.workloads.vesuvius.task import open_scrolls, split_scrolls
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = [
     "made.volumes=2", "made.shape=[32,64,64]", "made.pitch=13", "patch=[16,32,32]", "widths=[4,8]",
     "samples_per_epoch=16", "train.device=cpu", "train.loggers=[]", "train.preflight=false",
@@ -71,6 +72,14 @@ def test_the_names_of_the_note_make_the_trainers_batch() -> None:
     assert task.config.workers == 3
     with pytest.raises(UsageError, match="2 x 4"):
         VesuviusTask(config_of("train_batch_size=2", "accumulate_steps=4", "train.batch_size=6"))
+
+
+def test_the_example_settings_are_the_notes() -> None:
+    """They load, and ask for the patches, the network and the batch that the field note had."""
+    task = VesuviusTask(load(VesuviusConfig, EXAMPLES / "vesuvius.yaml", ["data=scrolls"]))
+    assert task.config.patch == (72, 136, 136)
+    assert (task.config.train.batch_size, task.config.train.micro_batch, task.config.workers) == (2, 2, 4)
+    assert task.build_model().divisor == 8
 
 
 def test_accumulation_gives_the_step_of_the_whole_batch() -> None:
