@@ -4,15 +4,18 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import nn
 
 from stoker.bench import Options, run
+from stoker.bench.children import StayingChild
 from stoker.bench.result import Result, read_result
 from stoker.bench.workloads import PARTS
 from stoker.bench.workloads_figures import figures_of
@@ -121,6 +124,28 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
         run("workloads", options, tmp_path / "out")
     (written,) = (tmp_path / "out").glob("*.json")
     assert read_result(written).figures["heimdall_fed"] == 0.99
+
+
+def test_a_paused_child_stands_still_and_ends_all_the_same(tmp_path: Path) -> None:
+    """What it has started is stopped with it; it answers when it goes on, and can be closed while stopped."""
+    code = """
+import subprocess, sys
+below = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print("{}", flush=True)
+for line in sys.stdin:
+    print(line, end="", flush=True)
+"""
+    child = StayingChild([sys.executable, "-c", code], what="echo", log=tmp_path / "log", patience_s=60)
+    started = [process for process in psutil.Process().children(recursive=True) if "-c" in process.cmdline()]
+    child.pause()
+    while {process.status() for process in started} != {psutil.STATUS_STOPPED}:
+        time.sleep(0.01)
+    child.resume()
+    assert child.ask({"seconds": 1}) == {"seconds": 1}
+    child.pause()
+    child.close()
+    assert len(started) == 2
+    assert not psutil.wait_procs(started, timeout=20)[1]
 
 
 def test_the_notes_scripts_import_no_stoker() -> None:

@@ -62,8 +62,6 @@ class Part:
         self._held = tree_map(_copied, next(self._batches["fast"]))
         self.setup = {**system.describe(), **{kind: _told(way, filled[kind]) for kind, way in ways.items()}}
         self._notes = {kind: starting[kind].result() for kind in starting}
-        for child in self._notes.values():
-            child.pause()
 
     def take_turn(self, turn: int, stretch: float) -> Iterator[dict[str, Any]]:
         """Everybody once; what is held against each other, twice and in the order one, other, other, one."""
@@ -128,14 +126,17 @@ def _start_notes(system: System, log: Path, stack: ExitStack) -> dict[str, "Futu
         words = (str(note.cycle), *note.words)
         command: list[str | Path] = [sys.executable, NOTES / "turn.py", note.script, *words]
         starting[kind] = threads.submit(
-            StayingChild,
-            command,
-            what=f"{system.name}: starting {kind}",
-            log=log / f"{system.name}_{kind}.log",
-            patience_s=_PATIENCE_S,
+            _start_stopped, command, f"{system.name}: starting {kind}", log / f"{system.name}_{kind}.log"
         )
         stack.callback(_end, starting[kind])
     return starting
+
+
+def _start_stopped(command: list[str | Path], what: str, log: Path) -> StayingChild:
+    """Stopped as soon as it is ready: what it reads ahead while nobody measures would count as nothing."""
+    child = StayingChild(command, what=what, log=log, patience_s=_PATIENCE_S)
+    child.pause()
+    return child
 
 
 def _end(starting: "Future[StayingChild]") -> None:

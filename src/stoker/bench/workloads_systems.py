@@ -178,7 +178,7 @@ class Imagenet(System):
 
     def make(self) -> None:
         """Class folders; each photograph stands there several times, under other names."""
-        classes, distinct, copies, scale = (100, 10, 8, 1.0) if self.large else (4, 12, 2, 0.2)
+        classes, distinct, copies, scale = (100, 10, 12, 1.0) if self.large else (4, 12, 2, 0.2)
         if (self.folder / ".made").exists():
             return
         names = make_folders(self.folder, classes=classes, train_images=distinct, valid_images=1, scale=scale)
@@ -191,7 +191,7 @@ class Imagenet(System):
     @contextlib.contextmanager
     def script(self, *, delayed: bool) -> Iterator[Note]:
         """From the store, or from the folder itself."""
-        workers = 8 if self.large else 2
+        workers = 8 if self.large else 1
         words = ("--data", self.folder, "--size", self._size, "--workers", workers)
         if not delayed:
             yield self._note(*words, cycle=workers)

@@ -44,7 +44,7 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.ask, self.answer = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.ask, self.answer = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
         self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens, present):
@@ -105,6 +105,8 @@ def parse(words=None):
 
 def train(args):
     torch.manual_seed(0)
+    if args.device == "cpu":  # to try it on little data, which gains nothing by more
+        torch.set_num_threads(1)
     signals = TriangulationDataset(args.data, args.trip_ms)
     loader = DataLoader(signals, args.batch, shuffle=True, num_workers=0, drop_last=True)
     model = Locator(signals.area_m, args.width, args.layers, args.heads).to(args.device)

@@ -119,6 +119,8 @@ def parse(words=None):
 
 def train(args):
     torch.manual_seed(0)
+    if args.device == "cpu":  # to try it on little data, which gains nothing by more
+        torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
     photographs = Photographs(args.data, args.size, args.store)
     on_card = args.device != "cpu"

@@ -115,6 +115,8 @@ def train(args):
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(args.card_gb * 2**30 / whole)
     torch.manual_seed(0)
+    if args.device == "cpu":  # to try it on little data, which gains nothing by more
+        torch.set_num_threads(1)
     patches = SarPatches(args.data, args.disk_ms)
     loader = DataLoader(patches, args.batch, shuffle=True, num_workers=args.workers, drop_last=True)
     model = ResidualAutoencoder(args.base).to(args.device)

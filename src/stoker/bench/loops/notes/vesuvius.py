@@ -101,6 +101,8 @@ def parse(words=None):
 
 def train(args):
     torch.manual_seed(0)
+    if args.device == "cpu":  # to try it on little data, which gains nothing by more
+        torch.set_num_threads(1)
     patches = ScrollPatches(args.data, args.patch, args.patches)
     loader = DataLoader(
         patches, args.batch, shuffle=True, num_workers=args.workers, prefetch_factor=args.ahead,
