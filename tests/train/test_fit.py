@@ -27,6 +27,7 @@ from stoker.train.microbatch import count_samples, cut_samples, halve, spans
 from stoker.train.pace import Pace
 from stoker.train.precision import put_channels_last
 from stoker.train.schedule import rate_factor
+from stoker.train.step import Stepper
 from stoker.train.task import Feeds, World
 
 
@@ -105,6 +106,7 @@ def test_other_precisions_train(tmp_path: Path, precision: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own, in its compiler
 def test_a_compiled_model_trains_to_the_same_weights(tmp_path: Path) -> None:
     """Compiled in place: the checkpoint's names are the model's own, its values close, and it is resumed."""
     for name, compiled in (("plain", False), ("compiled", True)):
@@ -185,6 +187,22 @@ def test_a_feed_of_another_batch_size_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="open it with global_batch_size"):
         fit(Other(TinyConfig()), out=tmp_path)
+
+
+def test_ranks_that_wait_for_each_other_in_the_forward_need_samples_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SyncBatchNorm (torch has it on cards alone) and a short last batch: refused, or it would never end."""
+
+    class Waiting(Stepper):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.waits_in_forward = True
+
+    monkeypatch.setattr("stoker.train.fit.Stepper", Waiting)
+    with pytest.raises(UsageError, match="open it with drop_last=True"):
+        fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)
+    assert fit(Tiny(TinyConfig(drop_last=True, train=plain(epochs=1))), out=tmp_path).ended == "done"
 
 
 def test_a_better_that_nothing_measures_is_told(tmp_path: Path) -> None:

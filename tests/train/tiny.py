@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,11 +22,6 @@ from stoker.train.config_file import load
 from stoker.train.task import Better, Feeds, Losses, Task, World
 
 SAMPLES = 52
-_NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "batch": nn.BatchNorm1d,
-    "layer": nn.LayerNorm,
-    "sync": nn.SyncBatchNorm,
-}
 
 
 def plain(**settings: Any) -> TrainConfig:
@@ -92,7 +87,7 @@ class Tiny(Task[TinyConfig]):
         self.epochs: list[int] = []
 
     def build_model(self) -> nn.Module:
-        norm: nn.Module = _NORMS[self.config.norm](12)
+        norm: nn.Module = nn.BatchNorm1d(12) if self.config.norm == "batch" else nn.LayerNorm(12)
         return nn.Sequential(
             nn.Linear(6, 12), norm, nn.ReLU(), nn.Dropout(self.config.dropout), nn.Linear(12, 1)
         )
