@@ -11,6 +11,7 @@ import typer
 
 from stoker import __version__
 from stoker.errors import StokerError, UsageError
+from stoker.workloads.verb import train
 
 app = typer.Typer(
     name="stoker",
@@ -345,7 +346,9 @@ def stage(
 
 @app.command(no_args_is_help=True)
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed or tune.")],
+    name: Annotated[
+        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune or workloads.")
+    ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
     out: Annotated[Path, typer.Option(help="Where the results and the page go.")] = Path("benchmarks"),
@@ -357,7 +360,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
-            "tune: a case; repeatable."
+            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; repeatable."
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
@@ -369,10 +372,11 @@ def bench(
     ] = None,
     commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="tune: where what was measured is kept, to go on from there.")
+        Path | None, typer.Option(help="tune, workloads: where what was measured is kept, to go on.")
     ] = None,
     stop_after: Annotated[
-        float | None, typer.Option(min=0, help="tune: stop after so many seconds; run it again to go on.")
+        float | None,
+        typer.Option(min=0, help="tune, workloads: stop after so many seconds; run again to go on."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -400,6 +404,9 @@ def bench(
         typer.echo(f"{path}")
         for key, value in result.figures.items():
             typer.echo(f"  {key} = {value:g}")
+
+
+app.command()(train)
 
 
 @app.command()

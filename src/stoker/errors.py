@@ -12,6 +12,7 @@ StokerError
 │   ├── OrderChanged                 a resume with another order than the state's
 │   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
 │   ├── NotTransformable             a batch without the images that a transform is for
+│   ├── CheckpointBroken             a training's checkpoint that is not as it was written
 │   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
 │   └── NotPermitted                 a file or folder that may not be read or written
 ├── SourceChanged                    the data of a source changed, in use or since a state was taken
@@ -28,6 +29,7 @@ StokerError
 ├── DiagnosisFailed                  a script or record in which no step could be observed
 ├── CellFailed                       a notebook's cell raised an error in its scratch run
 ├── TrialFailed                      a script that cannot be tried with a change, or without one
+├── TrainingFailed                   a training that cannot go on: no memory, no disk, a loss not finite
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
@@ -83,6 +85,10 @@ class NotPackable(UsageError):
 
 class NotTransformable(UsageError):
     """A batch without the images that a transform is for, or with images that it cannot take."""
+
+
+class CheckpointBroken(UsageError):
+    """A training's checkpoint that is not as it was written, or none of them is."""
 
 
 class QueryRefused(UsageError):
@@ -147,6 +153,10 @@ class TrialFailed(StokerError):
 
 class CellFailed(StokerError):
     """A notebook's cell raised an error in its scratch run; the message names the cell."""
+
+
+class TrainingFailed(StokerError):
+    """A training that cannot go on: no memory for one sample, no room on the disk, a loss not finite."""
 
 
 class BenchFailed(StokerError):

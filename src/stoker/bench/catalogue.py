@@ -17,6 +17,7 @@ BENCHES = {
     "holders": "stoker.bench.holders",
     "feed": "stoker.bench.feed",
     "tune": "stoker.bench.tune",
+    "workloads": "stoker.bench.workloads",
 }
 
 

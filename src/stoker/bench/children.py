@@ -117,8 +117,22 @@ class StayingChild:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def pause(self) -> None:
+        """Stop it and whatever it has started, wherever they are, so that others have the cores."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._child.poll() is None:  # waited for, its number may be somebody else's by now
+            os.killpg(self._child.pid, number)
+
     def close(self) -> None:
         """End it: it is asked to, by the end of its stdin, and killed where it does not."""
+        if hasattr(signal, "SIGCONT"):
+            self.resume()
         pipes = (self._child.stdin, self._child.stdout)
         assert pipes[0] is not None and pipes[1] is not None
         with contextlib.suppress(BrokenPipeError):

@@ -10,16 +10,17 @@ from stoker.errors import NotPermitted
 _STYLE = Path(__file__).with_name("page.css")
 # Nothing may be loaded, and nothing runs; what is inline is style alone.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_INLINE_PICTURES = "; img-src data:"
 
 
-def document(title: str, content: Html) -> str:
-    """A whole page."""
+def document(title: str, content: Html, *, pictures: bool = False) -> str:
+    """A whole page; `pictures` lets it show images that stand in it as data."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY + _INLINE_PICTURES * pictures),
         tag("title", title),
         tag("style", Html("html { background: Canvas; } body { margin: 0; }")),
     )

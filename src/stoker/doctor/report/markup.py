@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TypeAlias
 
-_VOID = frozenset({"meta", "br"})
+_VOID = frozenset({"meta", "br", "img"})
 
 
 class Html(str):

@@ -46,7 +46,7 @@ from stoker.feed.sources.database import Connection, ConnectionLost, Plan, Quest
 from stoker.feed.sources.read_ahead import read_ahead
 from stoker.feed.sources.ready_memory import readied
 
-__all__ = ["Column", "SqlSource", "hide_password"]
+__all__ = ["Column", "SqlSource", "find_url", "hide_password"]
 
 T = TypeVar("T")
 _POSTGRES = ("postgresql://", "postgres://")
@@ -307,12 +307,18 @@ def hide_password(url: str) -> str:
     return re.sub(r"(password|secret)=[^&]*", r"\1=***", shown)
 
 
+def find_url(url: str) -> str:
+    """The URL that is meant: of `env:NAME`, what that variable holds."""
+    if not url.startswith("env:"):
+        return url
+    name = url.removeprefix("env:")
+    if not os.environ.get(name):
+        raise UsageError(f"the database's URL was to be in the variable {name}, which is not set")
+    return os.environ[name]
+
+
 def _connect(url: str, timeout_s: float | None) -> Connection:
-    if url.startswith("env:"):
-        name = url.removeprefix("env:")
-        if not os.environ.get(name):
-            raise UsageError(f"the database's URL was to be in the variable {name}, which is not set")
-        url = os.environ[name]
+    url = find_url(url)
     if url.startswith(_POSTGRES):
         from stoker.feed.sources.postgres import PostgresConnection, check_url
 

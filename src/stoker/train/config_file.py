@@ -1,0 +1,228 @@
+"""A typed config from a YAML or TOML file and from `key=value` on the command line.
+
+    load(SarConfig, Path("sar.yaml"), ["train.epochs=3", "train.optimizer.lr=1e-3"])
+
+Every key is checked against the dataclass: a misspelt one is answered with those there are.
+"""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from stoker.errors import MissingExtra, UsageError
+
+T = TypeVar("T")
+
+
+def load(kind: type[T], path: Path | None = None, overrides: Sequence[str] = ()) -> T:
+    """A config: its defaults, over them the file's values, over them those of the command line."""
+    values = {} if path is None else read_file(path)
+    for override in overrides:
+        _put(values, override)
+    return build(kind, values)
+
+
+def build(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A config from nested values; the defaults of a nested config are those of its field."""
+    made: T = _over(kind(), values, ())
+    return made
+
+
+def to_values(config: Any) -> dict[str, Any]:
+    """A config as plain values, as JSON has them."""
+    found = {}
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if dataclasses.is_dataclass(value):
+            value = to_values(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Path):
+            value = str(value)
+        found[entry.name] = value
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
+    """What two configs, as values, do not have in common: "train.epochs 3 -> 5"."""
+    found = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{above}{name}.")
+        elif old != new:
+            found.append(f"{above}{name} {json.dumps(old)} -> {json.dumps(new)}")
+    return found
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The values in a .yaml, .yml or .toml file."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UsageError(f"cannot read the config {path}: {error.strerror or error}") from error
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path} is no TOML: {error}") from error
+    if path.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"{path}: a config is a .yaml, .yml or .toml file")
+    found = _parse_yaml(text, str(path))
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"{path} holds a {type(found).__name__}: a config has keys, as in `train: {{epochs: 3}}`"
+        )
+    return found
+
+
+def _parse_yaml(text: str, told: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtra("pyyaml", "train", "A YAML config") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{told} is no YAML: {error}") from error
+
+
+def _put(values: dict[str, Any], override: str) -> None:
+    """`train.epochs=3` into nested values."""
+    name, is_given, text = override.partition("=")
+    words = name.strip().split(".")
+    if not is_given or not all(words):
+        raise UsageError(f"{override!r} is no setting: write it as train.epochs=3")
+    inner = values
+    for word in words[:-1]:
+        inner = inner.setdefault(word, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"{override!r}: {word} is {inner!r} and has nothing under it")
+    inner[words[-1]] = _scalar(text.strip())
+
+
+def _scalar(text: str) -> Any:
+    """A value as it is typed: JSON where it is (numbers, true, null, lists), text otherwise.
+
+    >>> [_scalar(text) for text in ("3", "true", "null", "[1, 2]", "bf16")]
+    [3, True, None, [1, 2], 'bf16']
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _over(config: Any, values: Mapping[str, Any], above: tuple[str, ...]) -> Any:
+    """A config with some values replaced."""
+    hints = get_type_hints(type(config))
+    names = [entry.name for entry in dataclasses.fields(config) if entry.init]
+    changed = {}
+    for name, value in values.items():
+        path = (*above, str(name))
+        if name not in names:
+            raise UsageError(_unknown(path, names))
+        inner = getattr(config, name)
+        if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{'.'.join(path)} is {value!r}: it has keys of its own, {_keys(inner)}")
+            changed[name] = _over(inner, value, path)
+        else:
+            changed[name] = _typed(hints[name], value, path)
+    try:
+        return dataclasses.replace(config, **changed)
+    except UsageError as error:
+        raise UsageError(f"{'.'.join(above)}: {error}" if above else str(error)) from error
+
+
+def _unknown(path: tuple[str, ...], names: list[str]) -> str:
+    near = difflib.get_close_matches(path[-1], names, n=1)
+    guess = f"did you mean {'.'.join((*path[:-1], near[0]))}? " if near else ""
+    where = f"under {'.'.join(path[:-1])}" if path[1:] else "at the top"
+    return f"no setting {'.'.join(path)}: {guess}{where} there are {', '.join(names)}"
+
+
+def _keys(config: Any) -> str:
+    return ", ".join(entry.name for entry in dataclasses.fields(config))
+
+
+def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
+    """A value as its field has it; UsageError where it is none of that type."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _one_of(get_args(kind), value, path)
+    if origin is Literal:
+        allowed = get_args(kind)
+        # `false` and `off` are words to a person and truth values to YAML; no choice here is one.
+        if value not in allowed or isinstance(value, bool) not in {isinstance(one, bool) for one in allowed}:
+            raise UsageError(f"{_told(path, value)}: it is one of {', '.join(map(str, allowed))}")
+        return value
+    if origin is tuple:
+        return _sequence(get_args(kind), value, path)
+    if kind is float and _is(value, (int, float)):
+        return float(value)
+    if kind is float and isinstance(value, str):
+        # YAML takes 1e-3 for text: it wants 1.0e-3.
+        try:
+            return float(value)
+        except ValueError:
+            pass  # told below
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    if kind is str and _is(value, (int, float)):
+        return str(value)
+    if kind in (int, str, bool) and _is(value, kind):
+        return value
+    raise UsageError(f"{_told(path, value)}: it must be {_NAMES.get(kind, kind)}")
+
+
+def _is(value: Any, kinds: Any) -> bool:
+    """Like isinstance, where a truth value is no number."""
+    if isinstance(value, bool):
+        return kinds is bool
+    return isinstance(value, kinds)
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, path: tuple[str, ...]) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    told = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return _typed(kind, value, path)
+            except UsageError as error:
+                told.append(str(error))
+    raise UsageError(f"{told[0]}{', or null' if type(None) in kinds else ''}")
+
+
+def _sequence(kinds: tuple[Any, ...], value: Any, path: tuple[str, ...]) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        value = [_scalar(part.strip()) for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple)):
+        raise UsageError(f"{_told(path, value)}: it must be a list")
+    if kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        raise UsageError(f"{_told(path, value)}: it must have {len(kinds)} values")
+    return tuple(_typed(kind, one, path) for kind, one in zip(kinds, value, strict=True))
+
+
+def _told(path: tuple[str, ...], value: Any) -> str:
+    return f"{'.'.join(path)} is {value!r}"
+
+
+_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Path: "a path",
+}

@@ -1,0 +1,79 @@
+"""A training's folder: one process at a time, settings beside results, nothing older written over."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import NotPermitted, UsageError
+from stoker.feed.whole_file import whole_file
+
+if sys.platform != "win32":
+    import fcntl
+
+CHECKPOINTS = "checkpoints"
+_OF_A_RUN = (
+    CHECKPOINTS,
+    "metrics.jsonl",
+    "tensorboard",
+    "config.json",
+    "result.json",
+    "wandb",
+    "wandb.id",
+    "mlflow.id",
+)
+
+
+@contextlib.contextmanager
+def taken(folder: Path) -> Iterator[None]:
+    """Nobody else trains into the folder inside the block; a killed process holds it no longer."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / ".lock").open("w")
+    except OSError as error:
+        raise NotPermitted(
+            f"cannot train into {folder}: {error.strerror or error}; choose another folder with --out"
+        ) from error
+    with opened as lock:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"another process trains into {folder}: wait for it, or choose another folder with --out"
+                ) from error
+        yield
+
+
+def put_aside(folder: Path) -> Path | None:
+    """Move an older training of this folder into `before-1`, `before-2`, …; where to, if there was one."""
+    there = [folder / name for name in _OF_A_RUN if (folder / name).exists()]
+    there += [path for path in _pictures(folder) if path.exists()]
+    if not there:
+        return None
+    number = 1
+    while (folder / f"before-{number}").exists():
+        number += 1
+    aside = folder / f"before-{number}"
+    aside.mkdir()
+    for path in there:
+        path.rename(aside / path.name)
+    return aside
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Those that the older training drew there."""
+    try:
+        told = json.loads((folder / "result.json").read_text())
+    except FileNotFoundError:  # it did not come to its end
+        return []
+    drawn = [Path(name) for name in told["pictures"]]
+    return [folder / path.name for path in drawn if path.parent == Path(told["folder"])]
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """A file of JSON that appears whole or not at all."""
+    with whole_file(path) as out:
+        out.write(json.dumps(values, indent=1).encode())
