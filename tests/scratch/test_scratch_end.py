@@ -300,6 +300,6 @@ def test_kill_minus_9_from_outside_ends_everything(
         if names_in(temporary) == []:
             break
         time.sleep(0.05)
-    assert names_in(temporary) == []
+    assert sorted(temporary.rglob("*")) == []  # all of it, so that a failure says what was left
     assert (tmp_path / "precious.txt").read_text() == "as it was"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious.txt", "train.py"]
