@@ -146,7 +146,7 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
     held.read(np.arange(40))
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     held.read(np.arange(40))
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
     with pytest.raises(UsageError, match="max_open is 0"):
         NpySource(tmp_path, max_open=0)
 
