@@ -96,7 +96,8 @@ def test_samples_are_read_again_where_they_were_read(tmp_path: Path, workers: in
     found = read_reread(told)
     assert found is not None
     assert found.again.asked == pytest.approx(4 * SIZE, rel=0.1)
-    assert found.held == COUNT * SIZE
+    assert found.held is not None
+    assert found.held >= COUNT * SIZE  # of all files that this process has open: other tests' too
     assert "reread" not in told["missing"]
 
 

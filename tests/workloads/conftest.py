@@ -1,5 +1,6 @@
 """Trainings of workloads in tests: small ones have one thread."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,10 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left() -> Iterator[None]:
+    """A training is full of cycles: what it had open is closed before another file's tests count theirs."""
+    yield
+    gc.collect()
