@@ -6,6 +6,7 @@ score at once. A line that a full disk or a kill has cut off is left out by read
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from typing import Any
 
 from stoker.doctor.model import Prediction, untried
 from stoker.errors import NotPermitted
+
+if sys.platform != "win32":
+    import fcntl
 
 NAME = "calibration.jsonl"
 # So many scores before their own ninth decile says more than their worst.
@@ -84,6 +88,8 @@ def keep(found: Score, path: Path, *, values: Mapping[str, Any] | None = None) -
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            if sys.platform != "win32":
+                fcntl.flock(file, fcntl.LOCK_EX)  # amid another's write, its line would look torn
             os.write(file, (("" if _ends_whole(file) else "\n") + line).encode())
         finally:
             os.close(file)
