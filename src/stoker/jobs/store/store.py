@@ -20,7 +20,7 @@ from stoker.jobs import states
 from stoker.jobs.job import Event, Job, Line, Page, Point, Request
 from stoker.jobs.states import State
 from stoker.jobs.store import rows
-from stoker.jobs.store.database import Database, Transaction, dialect_of
+from stoker.jobs.store.database import Database, Snapshot, Transaction, dialect_of
 
 _POINT, _LINE, _EVENT = "id, job, name, step, value, t", "id, job, attempt, t, text", "id, job, t, kind, body"
 
@@ -62,7 +62,7 @@ class Store:
                             f"the key {key!r} was used for job {id_}, which is another request: "
                             "send the same one again, or choose another key"
                         )
-                    return _read_job(do, id_)
+                    return read_job(do, id_)
             id_ = secrets.token_hex(6)
             number = do.next()
             do.write(
@@ -72,12 +72,12 @@ class Store:
                  number, self.clock()),
             )  # fmt: skip
             self.note(do, id_, "state", {"state": State.QUEUED, "error": None, "attempt": 0})
-            return _read_job(do, id_)
+            return read_job(do, id_)
 
     def ask_cancel(self, id_: str) -> Job:
         """Cancel a job: at once where nothing runs, else its process is told to save and stop."""
         with self.database.transaction() as do:
-            job = _read_job(do, id_)
+            job = read_job(do, id_)
             if not states.can_cancel(job.state):
                 raise MoveRefused(f"job {id_} is {job.state}: there is nothing to cancel")
             if job.cancel_asked:
@@ -87,12 +87,12 @@ class Store:
                 do.write("UPDATE jobs SET cancel_asked = 1 WHERE id = ?", (id_,))
             else:
                 self.move(do, job, State.CANCELLED)
-            return _read_job(do, id_)
+            return read_job(do, id_)
 
     def ask_resume(self, id_: str) -> Job:
         """Queue a job again that failed, was cancelled or lost: it goes on from its last checkpoint."""
         with self.database.transaction() as do:
-            job = _read_job(do, id_)
+            job = read_job(do, id_)
             if not states.can_resume(job.state):
                 raise MoveRefused(
                     f"job {id_} is {job.state}: only one that {_either(states.RESUMABLE)} can be resumed"
@@ -103,7 +103,7 @@ class Store:
                 (do.next(), id_),
             )
             self.move(do, job, State.QUEUED)
-            return _read_job(do, id_)
+            return read_job(do, id_)
 
     def retry(self, id_: str) -> Job:
         """The same request as a new job, from its beginning."""
@@ -117,7 +117,7 @@ class Store:
     def delete(self, id_: str) -> None:
         """Forget a job that has ended; its folder is removed by the dispatcher."""
         with self.database.transaction() as do:
-            job = _read_job(do, id_)
+            job = read_job(do, id_)
             if not states.can_delete(job.state):
                 raise MoveRefused(f"job {id_} is {job.state}: cancel it before it is deleted")
             for table in ("points", "lines", "events", "attempts"):
@@ -130,7 +130,7 @@ class Store:
     def job(self, id_: str) -> Job:
         """One job, with its attempts and its place in the queue; NoSuchJob."""
         with self.database.snapshot() as do:
-            return _read_job(do, id_)
+            return read_job(do, id_)
 
     def jobs(
         self,
@@ -255,7 +255,8 @@ class Store:
         self.note(do, job.id, "state", {"state": after, "error": error, "attempt": attempt})
 
 
-def _read_job(do: Any, id_: str) -> Job:
+def read_job(do: Snapshot, id_: str) -> Job:
+    """A job inside a transaction; NoSuchJob."""
     found = do.read(f"SELECT {rows.JOB} FROM jobs WHERE id = ?", (id_,))
     if not found:
         raise NoSuchJob(f"no job {id_!r}: `stoker jobs list` names those there are")
@@ -263,12 +264,12 @@ def _read_job(do: Any, id_: str) -> Job:
     return rows.to_job(found[0], _attempts(do, id_), position)
 
 
-def _attempts(do: Any, id_: str) -> list[Any]:
+def _attempts(do: Snapshot, id_: str) -> list[Any]:
     found = do.read(f"SELECT {rows.ATTEMPT} FROM attempts WHERE job = ? ORDER BY number", (id_,))
     return [rows.to_attempt(row) for row in found]
 
 
-def _positions(do: Any) -> dict[str, int]:
+def _positions(do: Snapshot) -> dict[str, int]:
     found = do.read("SELECT id FROM jobs WHERE state = ? ORDER BY place", (State.QUEUED.value,))
     return {row[0]: place for place, row in enumerate(found, 1)}
 
