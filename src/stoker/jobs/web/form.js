@@ -9,25 +9,23 @@ class Unreadable extends Error {}
 /** A form for a schema: `node`, `values()` (nested, without defaults), `showErrors(fields)`, `set(values)`. */
 export function schemaForm(schema, { prefix }) {
   const fields = new Map();
-  const root = resolve(schema, schema);
   const node = el("div", { class: "fields" });
-  build(root, schema.default, "", node);
+  build(schema, "", node);
 
-  function build(object, defaults, above, into) {
+  function build(object, above, into) {
     const groups = [];
-    for (const [name, raw] of Object.entries(object.properties ?? {})) {
-      const inner = resolve(raw, schema);
+    for (const [name, raw] of Object.entries(object.properties)) {
+      const inner = resolve(raw);
       const path = above + name;
-      const standard = defaults && name in defaults ? defaults[name] : raw.default ?? inner.default;
       if (inner.properties) {
         // The settings of the training itself are what most people change.
         const group = el("details", { class: "group", open: path === "train" }, el("summary", {}, title(path)));
         const body = el("div", { class: "fields" });
         group.append(body);
-        build(inner, standard, `${path}.`, body);
+        build(inner, `${path}.`, body);
         groups.push(group);
       } else {
-        const field = makeField(path, inner, standard ?? null);
+        const field = makeField(path, inner, inner.default ?? null);
         fields.set(path, field);
         into.append(field.node);
       }
@@ -92,27 +90,11 @@ function reveal(field) {
   field.input.focus();
 }
 
-/** A schema without references, alternatives of none, or wrappers around one thing. */
-function resolve(schema, root) {
-  let found = schema;
-  for (;;) {
-    if (found.$ref) {
-      const { $ref, ...beside } = found;
-      found = { ...$ref.split("/").slice(1).reduce((inner, key) => inner[key], root), ...beside };
-    } else if (found.allOf?.length === 1) {
-      const { allOf, ...beside } = found;
-      found = { ...allOf[0], ...beside };
-    } else if (Array.isArray(found.anyOf) && found.anyOf.filter((one) => one.type !== "null").length === 1) {
-      const { anyOf, ...beside } = found;
-      found = { ...anyOf.find((one) => one.type !== "null"), ...beside, nullable: anyOf.length > 1 || found.nullable };
-    } else if (Array.isArray(found.type)) {
-      const kinds = found.type.filter((one) => one !== "null");
-      if (kinds.length !== 1) return found;
-      found = { ...found, type: kinds[0], nullable: found.type.length > 1 };
-    } else {
-      return found;
-    }
-  }
+/** A schema whose alternative to none is a mark. */
+function resolve(schema) {
+  const { anyOf, ...beside } = schema;
+  const kinds = anyOf?.filter((one) => one.type !== "null") ?? [];
+  return kinds.length === 1 ? { ...kinds[0], ...beside, nullable: anyOf.length > 1 } : schema;
 }
 
 function makeField(path, schema, standard) {
@@ -174,7 +156,7 @@ function makeInput(schema, attributes) {
 function typed(value, schema) {
   if (value === null || value === undefined) return "";
   if (Array.isArray(value)) return value.map((one) => (typeof one === "object" ? JSON.stringify(one) : String(one))).join(schema.byLine ? "\n" : ", ");
-  return schema.type && typeof value !== "object" ? String(value) : JSON.stringify(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 function read(path, text, schema) {
@@ -193,8 +175,7 @@ function read(path, text, schema) {
     case "array": {
       if (given === "") return [];
       if (schema.byLine) return given.split("\n").map((one) => one.trim()).filter(Boolean);
-      const items = schema.prefixItems ?? [];
-      return given.split(",").map((one, at) => read(path, one.trim(), items[at] ?? schema.items ?? { type: "string" }));
+      return given.split(",").map((one) => read(path, one.trim(), schema.items));
     }
     default:
       try {
