@@ -13,6 +13,7 @@ StokerError
 │   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
 │   ├── NotTransformable             a batch without the images that a transform is for
 │   ├── CheckpointBroken             a training's checkpoint that is not as it was written
+│   ├── WrongSetting                 a setting that a config does not have, or a value that it cannot take
 │   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
 │   ├── JobRefused                   a job that cannot be asked for: which field, and what is allowed
 │   ├── NoSuchJob (LookupError)      no job of that id
@@ -43,7 +44,9 @@ StokerError
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class StokerError(Exception):
@@ -100,6 +103,18 @@ class NotTransformable(UsageError):
 
 class CheckpointBroken(UsageError):
     """A training's checkpoint that is not as it was written, or none of them is."""
+
+
+class WrongSetting(UsageError):
+    """A setting that a config does not have, or a value that it cannot take.
+
+    `path` leads to it, `allowed` are the names or values there are, where they can be counted.
+    """
+
+    def __init__(self, text: str, *, path: Sequence[str], allowed: Sequence[Any] | None = None) -> None:
+        super().__init__(text)
+        self.path = tuple(path)
+        self.allowed = None if allowed is None else tuple(allowed)
 
 
 class QueryRefused(UsageError):
