@@ -1,7 +1,7 @@
 """The field note's own request body, as a Heimdall config.
 
-    {"job_name": "UHF Mixed", "config": {"dataset_ids": ["29b7…"], "batch_size": 256, "epochs": 1000,
-     "learning_rate": 0.001, "preload_to_gpu": true, "accelerator": "auto"}}
+{"job_name": "UHF Mixed", "config": {"dataset_ids": ["29b7…"], "batch_size": 256, "epochs": 1000,
+ "learning_rate": 0.001, "preload_to_gpu": true, "accelerator": "auto"}}
 """
 
 from collections.abc import Mapping
@@ -54,11 +54,13 @@ def translate(config: Mapping[str, Any], database: str | None) -> tuple[dict[str
         made["database"] = database
     elif isinstance(ids, list) and ids:
         if len(ids) > 1:
-            text = f"{len(ids)} datasets, and the server has no database (stoker serve --database URL): name one"
+            text = (
+                f"{len(ids)} datasets, and the server has no database (stoker serve --database URL): name one"
+            )
             raise JobRefused(Problem(field="config.dataset_ids", text=text))
         made["made"] = {"id": ids[0]}
         notes.append(
-            f"the server has no database (stoker serve --database URL): a made set stands in for dataset {ids[0]}"
+            f"the server has no database (stoker serve --database URL): a made set stands in for {ids[0]}"
         )
     return made, tuple(notes)
 

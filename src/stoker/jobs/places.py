@@ -1,4 +1,4 @@
-"""Which files a job may name: scripts inside the allowed folders, data inside those for data. Pure but for looking.
+"""Which files a job may name: scripts inside the allowed folders, data inside those for data.
 
 Links are followed before a path is judged, so that none leads out.
 """
@@ -6,7 +6,7 @@ Links are followed before a path is judged, so that none leads out.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stoker.errors import JobRefused, Problem
 
@@ -20,7 +20,7 @@ _PATHS = {
 _SQLITE, _VARIABLE = "sqlite:///", "env:"
 # Addresses of other machines; a file's is a path.
 _REMOTE = ("postgresql://", "postgres://", "s3://", "gs://", "az://", "http://", "https://")
-_MOST_LISTED = 500
+_MOST_LISTED, _MOST_NAMED = 500, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,9 @@ class Places:
                     found = _resolve(start / given)
                     if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
                         return found
-        _refuse("script", f"no script {given!r:.200} in the allowed folders", self.list_scripts()[:50])
+        known = tuple(self.list_scripts()[:_MOST_NAMED])
+        told = f"no script {given!r:.200} in the allowed folders"
+        raise JobRefused(Problem(field="script", text=told, allowed=known))
 
     def list_scripts(self) -> list[str]:
         """The scripts that may be run, as a request names them."""
@@ -90,5 +92,5 @@ def _resolve(path: Path) -> Path | None:
         return None
 
 
-def _refuse(field: str, text: str, allowed: Sequence[str] = ()) -> Any:
+def _refuse(field: str, text: str, allowed: Sequence[str] = ()) -> NoReturn:
     raise JobRefused(Problem(field=field, text=text, allowed=tuple(allowed)))

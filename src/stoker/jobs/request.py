@@ -2,8 +2,8 @@
 
     read(parse(b'{"workload": "sar", "config": {"train": {"epochs": 3}}}'), policy).request
 
-A body without `workload` and `script` is the field note's own, which trains Heimdall. Whatever is wrong is refused
-with the field's path and what is allowed there (`JobRefused`).
+A body without `workload` and `script` is the field note's own, which trains Heimdall. Whatever is wrong is
+refused with the field's path and what is allowed there (`JobRefused`).
 """
 
 import json
@@ -84,10 +84,9 @@ def read(body: Any, policy: Policy) -> Reading:
         except JobRefused as error:
             raise JobRefused(*map(in_its_words, error.problems)) from error
     known = (*_WORKLOAD, "script", "arguments")
-    for name in body:
-        if name not in known:
-            _refuse(name, "no such field", known)
-    _refuse("workload", "missing: say what to train, or name a `script`", NAMES)
+    _known(body, known)
+    told = "missing: say what to train, or name a `script`"
+    raise JobRefused(Problem(field="workload", text=told, allowed=NAMES))
 
 
 def _read_workload(body: Mapping[str, Any], policy: Policy) -> Request:
@@ -187,5 +186,3 @@ def _shown(value: Any) -> str:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-

@@ -1,4 +1,4 @@
-"""How much a caller may ask: requests a second, by where they come from. Pure but for the clock it is given."""
+"""How much a caller may ask: requests a second, by where they come from. The clock is given."""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The doctor's visits: `stoker doctor` on a job's record, in a child, one at a time; a report beside the record."""
+"""The doctor's visits: `stoker doctor` on a job's record, in a child, one at a time."""
 
 import json
 import queue
@@ -33,7 +33,9 @@ class Doctor:
     def ask(self, job: Job) -> None:
         """Visit a job; MoveRefused where it has no record yet, or too many wait."""
         if not any((self._record(job, one.number) / "run.json").exists() for one in job.attempts):
-            raise MoveRefused(f"job {job.id} has no record yet: the doctor looks at what a run left, after its first steps")
+            raise MoveRefused(
+                f"job {job.id} has no record yet: the doctor looks at what a run left, after its first steps"
+            )
         if job.id in self._asked:
             return
         self._asked.add(job.id)

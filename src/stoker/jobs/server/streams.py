@@ -1,9 +1,9 @@
 """What happens, as it happens: server-sent events, gone on with from the last one seen.
 
-One tailer a server reads the store's news and hands it to every open stream: twenty pages that watch cost as many
-queries as one. Points, lines and events have one increasing number, which is the event's id; a stream that was broken
-off sends the last it saw (`Last-Event-ID`) and is told the rest, nothing twice and nothing left out. One that does not
-read fast enough is ended, and comes back the same way.
+One tailer a server reads the store's news and hands it to every open stream: twenty pages that watch cost as
+many queries as one. Points, lines and events have one increasing number, which is the event's id; a stream that
+was broken off sends the last it saw (`Last-Event-ID`) and is told the rest, nothing twice and nothing left out.
+One that does not read fast enough is ended, and comes back the same way.
 """
 
 import asyncio
@@ -79,13 +79,14 @@ class _Follower:
 
 
 class Tailer:
-    """The one reader of news, and those who follow."""
+    """The one reader of news, and those who follow. Made and run in the server's loop."""
 
     def __init__(self, store: Store, show: Show, *, every_s: float = _EVERY_S) -> None:
         self._store, self._show, self._every_s = store, show, every_s
         self._followers: set[_Follower] = set()
         self._position = 0
         self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
 
     @property
@@ -108,12 +109,13 @@ class Tailer:
             await asyncio.sleep(self._every_s)
 
     def tell(self, job: str) -> None:
-        """A job looks different though nothing of it is new in the store: its doctor's visit."""
+        """A job looks different, by its doctor's visit, and the store has no news of it. From any thread."""
         try:
             told = dumps(self._show(self._store.job(job)))
         except NoSuchJob:
             return
-        self._hand_out([Message(id=None, job=job, kind="state", data=told)])
+        message = Message(id=None, job=job, kind="state", data=told)
+        self._loop.call_soon_threadsafe(self._hand_out, [message])
 
     def close(self) -> None:
         """End every stream, and the reading."""
@@ -126,7 +128,9 @@ class Tailer:
         """A stream's bytes: what came after a number, or from now on; then what comes."""
         follower = _Follower(job)
         if not self._followers:
-            self._position = await asyncio.to_thread(self._store.last_id)
+            newest = await asyncio.to_thread(self._store.last_id)
+            if not self._followers:  # else another came first, and has a claim to what is between
+                self._position = newest
         seen = self._position if after is None else after
         self._followers.add(follower)
         self._wake.set()
@@ -173,7 +177,7 @@ class Tailer:
     def _read(self, after: int, job: str | None) -> tuple[list[Message], int]:
         """News since a number, as messages, and the number of the last."""
         found = self._store.news(after=after, id_=job, limit=_TOGETHER).items
-        # A job as it stands now says all that its events of this moment say: it is told once, with the last of them.
+        # A job as it stands says all that its events of this moment say: it is told once, with the last.
         newest = {one.job: one.id for one in found if isinstance(one, Event)}
         messages = []
         for one in found:

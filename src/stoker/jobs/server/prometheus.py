@@ -49,7 +49,9 @@ class Traffic:
             page.add(name, "histogram", told, self._sum_s, {}, suffix="_sum")
             page.add(name, "histogram", told, self._number, {}, suffix="_count")
             page.add("stoker_jobs_streams", "gauge", "Streams that are open.", self.streams, {})
-            page.add("stoker_jobs_start_time_seconds", "gauge", "When the server began, Unix time.", self.began, {})
+            page.add(
+                "stoker_jobs_start_time_seconds", "gauge", "When the server began, Unix time.", self.began, {}
+            )
 
 
 def text_of(
@@ -64,8 +66,12 @@ def text_of(
     for job in running:
         labels = {"job": job.id, "workload": job.request.workload or "script"}
         page.add("stoker_job_step", "gauge", "The last step told of.", job.step, labels)
-        page.add("stoker_job_samples_per_second", "gauge", "Sustained, as the trainer told it.", job.rate, labels)
-        page.add("stoker_job_eta_seconds", "gauge", "Until its end, as the trainer told it.", job.eta_s, labels)
+        page.add(
+            "stoker_job_samples_per_second", "gauge", "Sustained, as the trainer told it.", job.rate, labels
+        )
+        page.add(
+            "stoker_job_eta_seconds", "gauge", "Until its end, as the trainer told it.", job.eta_s, labels
+        )
         for phase, share in (job.phases or {}).items():
             of_phase = {**labels, "phase": phase}
             page.add("stoker_job_phase_ratio", "gauge", "Shares of the last steps.", share, of_phase)

@@ -1,8 +1,8 @@
-"""What stands before every request: who may ask, from where, how much, how often; and what a browser may do with it.
+"""What stands before every request: who may ask, from where, how much and how often; what a browser may do.
 
 - Loopback needs no token until there is one; any other address demands one (`check_bind`).
-- Without a token only this machine's own names are answered, so that no page elsewhere can get a name that leads here.
-- What changes something must come from our own page or bring a token, and is JSON: a form elsewhere can send neither.
+- Without a token only this machine's own names are answered: no page elsewhere can get a name that leads here.
+- What changes something comes from our own page or brings a token, and is JSON: a form elsewhere sends neither.
 - A body has a limit in size and time, a caller one in requests, and a wrong token one of its own.
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stoker.errors import UsageError
-from stoker.jobs.limits import Buckets
-from stoker.jobs.prometheus import Traffic
-from stoker.jobs.tokens import Sessions, TokenFile
+from stoker.jobs.server.limits import Buckets
+from stoker.jobs.server.prometheus import Traffic
+from stoker.jobs.server.tokens import Sessions, TokenFile
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,7 +43,9 @@ POLICY = (
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 # The doctor's page has its style inside and nothing that runs.
-REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+)
 _HEADERS = {
     b"content-security-policy": POLICY.encode(),
     b"x-content-type-options": b"nosniff",
@@ -144,7 +146,8 @@ class Guard:
         demands = bool(self._tokens.names()) or not is_loopback(self._host)
         if not demands and _name_of(headers.get("host", "")) not in (*_OWN_NAMES, self._host):
             raise Refusal(
-                status=421, told=f"{headers.get('host')!r} is none of this server's names: use http://localhost"
+                status=421,
+                told=f"{headers.get('host')!r} is none of this server's names: use http://localhost",
             )
         has_token = self._check_token(scope, headers, caller) if demands else False
         if scope["method"] not in _SAFE:
@@ -225,7 +228,9 @@ def _check_kind(headers: dict[str, str]) -> None:
     if kind is None and not has_body:
         return
     if (kind or "").partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(status=415, told=f"the body is {kind or 'of no type'}: send `Content-Type: application/json`")
+        raise Refusal(
+            status=415, told=f"the body is {kind or 'of no type'}: send `Content-Type: application/json`"
+        )
 
 
 async def _read_body(scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:

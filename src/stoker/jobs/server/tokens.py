@@ -2,7 +2,7 @@
 
     ROOT/tokens      a line for each: NAME sha256 DIGEST
 
-A token is 256 random bits, so that a plain digest cannot be turned back, and looking one up tells nothing by its time.
+A token is 256 random bits: a plain digest cannot be turned back, and looking one up tells nothing by its time.
 """
 
 import hashlib
@@ -57,7 +57,9 @@ class TokenFile:
             raise UsageError(f"a token's name is letters, digits, '.', '-' and '_', and not {name!r}")
         known = self.names()
         if name in known.values():
-            raise UsageError(f"there is a token {name!r}: take another name, or remove its line from {self.path}")
+            raise UsageError(
+                f"there is a token {name!r}: take another name, or remove its line from {self.path}"
+            )
         token = secrets.token_urlsafe(32)
         lines = [f"{one} sha256 {value}\n" for value, one in {**known, digest(token): name}.items()]
         with whole_file(self.path) as file:
@@ -67,7 +69,7 @@ class TokenFile:
 
 
 class Sessions:
-    """Browsers that showed a token: a cookie stands for it, since a link cannot send one. Gone with the server."""
+    """Browsers that showed a token: a cookie stands for it, since a link cannot send one."""
 
     def __init__(self, tokens: TokenFile) -> None:
         self._tokens = tokens
