@@ -90,7 +90,14 @@ class Dispatcher:
         """A runner hears from the store that it is to stop. One that does not is told, and in the end killed."""
         since = self._asked.setdefault(handle, self._clock())
         if self._clock() - since > self._settings.grace_s + _PATIENCE_S:
+            self._kill(handle)
+
+    def _kill(self, handle: str) -> None:
+        """An engine that cannot is asked again in the next pass; without its lease a runner ends by itself."""
+        try:
             self._engine.stop(handle, save=False)
+        except EngineFailed as error:
+            sys.stderr.write(f"stoker: {error}\n")
 
     def _settle(self, held: Held) -> None:
         """A runner that is gone: how its training ended, if it did, is in its folder."""
@@ -111,7 +118,7 @@ class Dispatcher:
         """Queue it again. What it printed last is told first: it may say why."""
         handle = held.attempt.handle
         if handle is not None and self._is_ours(held):
-            self._engine.stop(handle, save=False)
+            self._kill(handle)
         folder = JobFolder(root=self._settings.root, id=held.job.id)
         lease = held.lease
         try:

@@ -1,4 +1,4 @@
-"""`python -m stoker.jobs.runner ID ATTEMPT TOKEN`: the process that has a job. It trains nothing itself.
+"""`python -m stoker.jobs.runner ID ATTEMPT TOKEN [HANDLE]`: the process that has a job. It trains nothing itself.
 
 It starts the training as a child, tells the store what the child prints and measures, renews the lease, hears that the
 job is to stop, and says how it ended. A child that hangs in C code, or dies by a signal, does not take the heartbeat
@@ -49,11 +49,15 @@ GPUS = "STOKER_JOB_GPUS"
 class Runner:
     """One attempt of one job."""
 
-    def __init__(self, settings: Settings, store: Store, id_: str, attempt: int, token: int) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, id_: str, attempt: int, token: int, handle: str | None = None
+    ) -> None:
         self._settings = settings
         self._store = store
         self._holding = Holding(store)
         self._id, self._attempt, self._token = id_, attempt, token
+        # How the engine that started this process finds it; by its pid where the engine gave no other.
+        self._handle = handle or str(_own_identity())
         self._folder = JobFolder(root=settings.root, id=id_)
         self._log = Tail(self._folder.log(attempt))
         self._reading = Reading(self._folder, attempt)
@@ -88,7 +92,7 @@ class Runner:
 
     def _run(self, job: Job) -> None:
         self._cancelled = self._insist(
-            lambda: self._holding.begin(self._id, self._token, str(_own_identity()))
+            lambda: self._holding.begin(self._id, self._token, self._handle)
         ).stop
         script = job.request.script is not None
         # A training that was to be stopped before it began is told so as one that was killed in its first moment.
@@ -279,7 +283,7 @@ def _own_identity() -> Identity:
 
 def main(words: list[str]) -> int:
     """Run an attempt; the exit code."""
-    id_, attempt, token = words
+    id_, attempt, token, *handle = words
     settings = Settings.from_environment(os.environ)
     while True:
         try:
@@ -289,7 +293,7 @@ def main(words: list[str]) -> int:
             sys.stderr.write(f"stoker: {error}; asked again\n")
             time.sleep(_EVERY_S)
     try:
-        return Runner(settings, store, id_, int(attempt), int(token)).run()
+        return Runner(settings, store, id_, int(attempt), int(token), *handle).run()
     finally:
         store.close()
 

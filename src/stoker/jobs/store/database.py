@@ -57,8 +57,12 @@ class Sqlite:
             made = sqlite3.connect(
                 self.path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )
-            made.execute("PRAGMA journal_mode = WAL")
-            made.execute("PRAGMA synchronous = FULL")
+            try:
+                made.execute("PRAGMA journal_mode = WAL")
+                made.execute("PRAGMA synchronous = FULL")
+            except sqlite3.Error:
+                made.close()
+                raise
         except (OSError, sqlite3.Error) as error:
             raise DatabaseUnreachable(
                 f"cannot open {self.path}: {error}; give --store another file, or make this one readable"
