@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from stoker.errors import DatabaseUnreachable, MissingExtra, UsageError
 
+# RETURNING came with 3.35, IS DISTINCT FROM with 3.39.
+_OLDEST_SQLITE = (3, 39)
 _WAIT_S = 30.0  # for whoever writes before us
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
@@ -25,6 +27,9 @@ class Connection(Protocol):
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Run a statement; a cursor."""
+
+    def cursor(self) -> Any:
+        """For statements by the many."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -42,13 +47,22 @@ class Sqlite:
 
     def connect(self) -> Connection:
         """A connection for one thread."""
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise DatabaseUnreachable(
+                f"this Python has SQLite {sqlite3.sqlite_version}, and the store needs 3.39 or newer: use a newer "
+                "Python, or a store in PostgreSQL (--store postgresql://…)"
+            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             made = sqlite3.connect(
                 self.path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )
-            made.execute("PRAGMA journal_mode = WAL")
-            made.execute("PRAGMA synchronous = FULL")
+            try:
+                made.execute("PRAGMA journal_mode = WAL")
+                made.execute("PRAGMA synchronous = FULL")
+            except sqlite3.Error:
+                made.close()
+                raise
         except (OSError, sqlite3.Error) as error:
             raise DatabaseUnreachable(
                 f"cannot open {self.path}: {error}; give --store another file, or make this one readable"
@@ -249,6 +263,11 @@ class Transaction(Snapshot):
     def write(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement; how many rows it changed."""
         return int(self._connection.execute(self._dialect.translate(sql), values).rowcount)
+
+    def write_many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each; at one go."""
+        if values:
+            self._connection.cursor().executemany(self._dialect.translate(sql), values)
 
     def next(self) -> int:
         """The next number of the store."""

@@ -163,13 +163,7 @@ class Holding:
                 "UPDATE jobs SET token = token + 1, losses = ?, rate = NULL, eta_s = NULL WHERE id = ?",
                 (losses, lease.job),
             )
-            self._close_attempt(do, job, State.LOST, error)
-            self._store.move(do, job, State.LOST, error=error)
-            lost = read_job(do, lease.job)
-            if job.cancel_asked:
-                self._store.move(do, lost, State.CANCELLED)
-            elif goes_on(losses):
-                self._store.move(do, lost, State.QUEUED)
+            self._requeue(do, job, error, again=goes_on(losses))
             return read_job(do, lease.job).state
 
     def deleted(self, *, after: int = 0) -> tuple[list[str], int]:
@@ -225,6 +219,13 @@ class Holding:
         """The end of a job: done, failed or cancelled."""
         self._end(id_, token, outcome, error)
 
+    def give_back(self, id_: str, token: int, why: str) -> None:
+        """It was told to stop by no one who asked for its end: it is queued again, where it stood."""
+        with self._database.transaction() as do:
+            job = self._own(do, id_, token)
+            do.write("UPDATE jobs SET rate = NULL, eta_s = NULL WHERE id = ?", (id_,))
+            self._requeue(do, job, why)
+
     def judge(self, id_: str, token: int, verdict: Mapping[str, Any]) -> None:
         """What the observer's record tells; also after the end, unless another attempt has begun."""
         with self._database.transaction() as do:
@@ -257,13 +258,12 @@ class Holding:
 
     def _add_points(self, do: Transaction, id_: str, points: Sequence[Number]) -> None:
         """A point of a step that is there is replaced; one that is there as it is stays, with its id."""
-        for one in points:
-            do.write(
-                "INSERT INTO points (job, name, step, value, t, id) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (job, name, step) DO UPDATE SET value = excluded.value, t = excluded.t, "
-                "id = excluded.id WHERE points.value <> excluded.value OR points.t <> excluded.t",
-                (id_, one.name, one.step, one.value, one.t, do.next()),
-            )
+        do.write_many(
+            "INSERT INTO points (job, name, step, value, t, id) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (job, name, step) DO UPDATE SET value = excluded.value, t = excluded.t, "
+            "id = excluded.id WHERE points.value <> excluded.value OR points.t <> excluded.t",
+            [(id_, one.name, one.step, one.value, one.t, do.next()) for one in points],
+        )
 
     def _add_lines(self, do: Transaction, job: Job, token: int, report: Report) -> None:
         if report.log_to == report.log_from:
@@ -274,11 +274,11 @@ class Holding:
         )
         if not changed:  # told before; the orders say how far
             return
-        for t, text in report.lines:
-            do.write(
-                "INSERT INTO lines (id, job, attempt, t, text) VALUES (?, ?, ?, ?, ?)",
-                (do.next(), job.id, job.attempts[-1].number, t, text),
-            )
+        attempt = job.attempts[-1].number
+        do.write_many(
+            "INSERT INTO lines (id, job, attempt, t, text) VALUES (?, ?, ?, ?, ?)",
+            [(do.next(), job.id, attempt, t, text) for t, text in report.lines],
+        )
 
     def _add_progress(self, do: Transaction, job: Job, token: int, made: Progress) -> None:
         texts = [rows.to_text(one) for one in (made.phases, made.gpu, made.memory)]
@@ -311,6 +311,16 @@ class Holding:
                 self._store.move(do, job, State.SAVING)
                 job = read_job(do, id_)
             self._store.move(do, job, outcome, error=error)
+
+    def _requeue(self, do: Transaction, job: Job, why: str, *, again: bool = True) -> None:
+        """Lost, and from there to the queue, at its old place; cancelled where that was asked for."""
+        self._close_attempt(do, job, State.LOST, why)
+        self._store.move(do, job, State.LOST, error=why)
+        lost = read_job(do, job.id)
+        if job.cancel_asked:
+            self._store.move(do, lost, State.CANCELLED)
+        elif again:
+            self._store.move(do, lost, State.QUEUED)
 
     def _close_attempt(self, do: Transaction, job: Job, outcome: State, error: str | None) -> None:
         do.write(

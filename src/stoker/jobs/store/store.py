@@ -36,7 +36,11 @@ class Store:
     def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> "Store":
         """A store by its URL, its schema brought to this version."""
         database = Database(dialect_of(url))
-        database.migrate()
+        try:
+            database.migrate()
+        except BaseException:
+            database.close()
+            raise
         return cls(database, clock=clock)
 
     def close(self) -> None:
