@@ -4,7 +4,7 @@ import { follow, get, pages } from "./api.js";
 import { badge, notice } from "./badge.js";
 import { board, colourKey, split } from "./curves.js";
 import { el, fill, fresh } from "./dom.js";
-import { duration, kind, leaf, leaves, moment, number, ran, rate, steps } from "./words.js";
+import { duration, kind, leaf, moment, number, ran, rate, settings as settingsOf, steps } from "./words.js";
 
 const MOST = 6;
 
@@ -104,12 +104,15 @@ export function comparePage(main, { ids, go }) {
         .map(([of, known]) => [`last ${of}`, jobs.map((job) => number(known.get(job.id)?.value))]),
     ];
     fill(figures, table(head, rows.filter(([, cells]) => cells.some((cell) => cell !== ""))));
-    const every = jobs.map((job) => leaves(job.config));
-    const differ = [...new Set(every.flatMap((one) => [...one.keys()]))].sort()
-      .filter((path) => new Set(every.map((one) => JSON.stringify(one.get(path)))).size > 1);
+    const every = jobs.map(settingsOf);
+    // A setting that only one of them has, since the others run something else, is no difference.
+    const differ = [...new Set(every.flatMap((one) => [...one.keys()]))].sort().filter((path) => {
+      const having = every.filter((one) => one.has(path));
+      return having.length > 1 && new Set(having.map((one) => JSON.stringify(one.get(path)))).size > 1;
+    });
     fill(settings, differ.length
-      ? table(head.cloneNode(true), differ.map((path) => [path, every.map((one) => (one.has(path) ? leaf(one.get(path)) : "not set"))]))
-      : el("p", { class: "soft" }, "None: they have the same settings."));
+      ? table(head.cloneNode(true), differ.map((path) => [path, every.map((one) => (one.has(path) ? leaf(one.get(path)) : "n/a"))]))
+      : el("p", { class: "soft" }, "None of those that they share."));
   }
 
   async function showChooser() {

@@ -6,7 +6,7 @@ import { badge, notice, progressBar, shareBar } from "./badge.js";
 import { board, putPoint } from "./curves.js";
 import { el, fill, say, write } from "./dom.js";
 import { logPanel } from "./log.js";
-import { bytes, count, duration, ENDED, isKnown, kind, leaf, leaves, moment, percent, PHASES, ran, rate, steps } from "./words.js";
+import { bytes, count, duration, ENDED, isKnown, kind, leaf, moment, percent, PHASES, ran, rate, settings, steps } from "./words.js";
 
 export function jobPage(main, { id, go }) {
   const path = `/jobs/${encodeURIComponent(id)}`;
@@ -191,11 +191,10 @@ export function jobPage(main, { id, go }) {
     let shown = "";
     return {
       node: el("details", {}, el("summary", {}, "All settings"), list),
-      show({ config }) {
-        const text = JSON.stringify(config ?? {});
-        if (text === shown) return;
-        shown = text;
-        fill(list, [...leaves(config)].map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, leaf(value)))));
+      show(now) {
+        if (now.id === shown) return;
+        shown = now.id;
+        fill(list, [...settings(now)].map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, leaf(value)))));
       },
     };
   }

@@ -4,6 +4,7 @@ import { get, idempotencyKey, post } from "./api.js";
 import { notice } from "./badge.js";
 import { el, fill, say } from "./dom.js";
 import { schemaForm } from "./form.js";
+import { kind } from "./words.js";
 
 const ARGUMENTS = {
   properties: {
@@ -42,8 +43,12 @@ export function newPage(main, { query, go }) {
 
     if (from) {
       name.value = from.name;
-      what.value = from.workload ? `workload:${from.workload}` : `script:${from.script}`;
-      if (what.selectedIndex < 0) what.selectedIndex = 0;
+      what.value = `${from.workload ? "workload" : "script"}:${kind(from)}`;
+      if (what.selectedIndex < 0) {
+        fill(trouble, notice(new Error(`${kind(from)} is not among what this server runs now.`)));
+        what.selectedIndex = 0;
+        from = null;
+      }
     }
     choose();
     if (from) form.set(from.workload ? from.config : { arguments: from.arguments });
@@ -57,8 +62,8 @@ export function newPage(main, { query, go }) {
       el("div", { class: "actions sticky" }, button, el("a", { class: "button", href: "#/" }, "Back"))));
 
     function choose() {
-      const [kind, chosen] = divide(what.value);
-      form = kind === "workload"
+      const [of, chosen] = divide(what.value);
+      form = of === "workload"
         ? schemaForm(workloads.find((one) => one.name === chosen).schema, { prefix: "config." })
         : schemaForm(ARGUMENTS, { prefix: "" });
       fill(settings, el("h2", {}, "Settings"), form.node);
@@ -70,8 +75,8 @@ export function newPage(main, { query, go }) {
       fill(trouble);
       const values = form.values();
       if (values === null) return;
-      const [kind, chosen] = divide(what.value);
-      const body = { job_name: name.value.trim() || chosen, ...(kind === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }) };
+      const [of, chosen] = divide(what.value);
+      const body = { job_name: name.value.trim() || chosen, ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }) };
       button.disabled = true;
       try {
         const job = await post("/jobs", body, { headers: { "Idempotency-Key": key } });

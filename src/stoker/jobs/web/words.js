@@ -88,13 +88,17 @@ export function ran(job) {
   return duration((isKnown(job.ended) ? job.ended : Date.now() / 1000) - job.started);
 }
 
-/** What a job runs. */
+/** What a job runs: a workload, or a script as the server lists it, by its folder and name. */
 export function kind(job) {
-  return job.workload ?? job.script ?? NONE;
+  return job.workload ?? job.script.split("/").slice(-2).join("/");
 }
 
-/** A config's leaves by dotted path; lists as one value. */
-export function leaves(config, above = "") {
+/** What a job was told, by dotted path: a workload's config, or a script's arguments. */
+export function settings(job) {
+  return leaves(job.workload ? job.config : { arguments: job.arguments });
+}
+
+function leaves(config, above = "") {
   const found = new Map();
   for (const [name, value] of Object.entries(config ?? {})) {
     if (value !== null && typeof value === "object" && !Array.isArray(value)) {
