@@ -1,7 +1,7 @@
 """What the API says in its OpenAPI page of what it takes and gives. Nothing is checked by these.
 
-What is asked for is checked by `stoker.jobs.request`, against the workloads' own dataclasses; answers are made
-by the values themselves.
+What is asked for is checked by `stoker.jobs.request`, against the workloads' own dataclasses; answers are
+made by the values themselves.
 """
 
 from typing import Any

@@ -91,7 +91,7 @@ class Doctor:
         if record is None:
             return "failed: the record is gone"
         report = JobFolder(root=self._root, id=job.id).report
-        words = [sys.executable, "-m", "stoker", "doctor", str(record), "--report", str(report), "--json"]
+        words = [sys.executable, "-m", "stoker", "doctor", "--report", str(report), "--json", str(record)]
         self._child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -103,5 +103,6 @@ class Doctor:
             return f"failed: no verdict within {_LONGEST_S:g} s"
         if self._child.returncode:
             lines = told.strip().splitlines()
-            return f"failed: {lines[-1] if lines else f'exit code {self._child.returncode}'}"
+            why = lines[-1].removeprefix("stoker: ") if lines else f"exit code {self._child.returncode}"
+            return f"failed: {why}"
         return "done"

@@ -1,8 +1,8 @@
 """What stands before every request: who may ask, from where, how much and how often; what a browser may do.
 
 - Loopback needs no token until there is one; any other address demands one (`check_bind`).
-- Without a token only this machine's own names are answered: no page elsewhere can get a name that leads here.
-- What changes something comes from our own page or brings a token, and is JSON: a form elsewhere sends neither.
+- Without a token only this machine's own names are answered: no page elsewhere gets a name that leads here.
+- What changes something comes from our own page or brings a token, and is JSON: a form sends neither.
 - A body has a limit in size and time, a caller one in requests, and a wrong token one of its own.
 """
 

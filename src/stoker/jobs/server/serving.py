@@ -1,6 +1,8 @@
 """`stoker serve`: the server's process, with the dispatcher beside it, started again where it dies."""
 
 import asyncio
+import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -22,11 +24,10 @@ from stoker.jobs.server.doctoring import Doctor
 from stoker.jobs.server.guard import check_bind
 from stoker.jobs.server.prometheus import Traffic
 from stoker.jobs.server.service import Service
-from stoker.jobs.server.tokens import Sessions, TokenFile
+from stoker.jobs.server.tokens import NAME, Sessions, TokenFile
 from stoker.jobs.settings import Settings
 from stoker.jobs.store import Store
 
-TOKENS = "tokens"
 # A dispatcher that dies at once is started again after so long, and later the more often it dies.
 _AGAIN_S, _LONGEST_S = 0.5, 30.0
 _END_S = 20.0
@@ -99,72 +100,113 @@ class Dispatching:
 class _Uvicorn(uvicorn.Server):
     """Ends its streams first: they would never end by themselves."""
 
-    def __init__(self, config: uvicorn.Config, app: Server, ready: Callable[[int], None]) -> None:
+    def __init__(self, config: uvicorn.Config, app: Server, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._app, self._ready = app, ready
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def startup(self, sockets: list[object] | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
-            self._ready(self.servers[0].sockets[0].getsockname()[1])
+            self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: the first one ends streams and then the rest, the second one all at once."""
-        super().handle_exit(sig, frame)
-        asyncio.get_running_loop().call_soon_threadsafe(self._app.close)
+        """A signal: the first one ends streams and then the rest, the second one all at once.
+
+        It is not raised again afterwards, as uvicorn would: there is still a dispatcher to end.
+        """
+        self.force_exit = self.should_exit
+        self.end()
+
+    def end(self) -> None:
+        """Stop serving. From any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._app.close)
 
 
-def serve(serving: Serving, *, ready: Callable[[str], None]) -> int:
-    """Serve until a signal; `ready` is told the address. The exit code."""
-    settings = serving.settings
-    settings.root.mkdir(parents=True, exist_ok=True)
-    tokens = TokenFile(settings.root / TOKENS)
-    check_bind(serving.host, tokens)
-    store = Store.open(settings.store_url)
-    dispatching = Dispatching(settings) if serving.dispatches else None
-    doctor = Doctor(settings.root, lambda job: app.changed(job))
-    places = Places(scripts=settings.scripts, data=serving.data)
-    app = Server(
-        Service(
-            root=settings.root,
-            host=serving.host,
-            store=store,
-            policy=Policy(places=places, database=serving.database, cards=count_cards()),
-            tokens=tokens,
-            sessions=Sessions(tokens),
-            traffic=Traffic(),
-            doctor=doctor,
-            dispatcher=lambda: None if dispatching is None else dispatching.is_alive(),
-            rate=serving.rate,
-            is_secure=serving.certificate is not None,
-        )
-    )
-    scheme = "http" if serving.certificate is None else "https"
-    shown = f"[{serving.host}]" if ":" in serving.host else serving.host
-    config = uvicorn.Config(
-        app,
-        host=serving.host,
-        port=serving.port,
-        ssl_certfile=serving.certificate,
-        ssl_keyfile=serving.key,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=10,
-        limit_concurrency=2000,
-    )
-    server = _Uvicorn(config, app, lambda port: ready(f"{scheme}://{shown}:{port}"))
-    try:
-        server.run()
-    finally:
+class Running:
+    """A server with its parts, which end with the block."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._parts = contextlib.ExitStack()
+        with contextlib.ExitStack() as parts:
+            self._open(serving, parts)
+            self._parts = parts.pop_all()
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._parts.close()
+
+    def run(self, ready: Callable[[str], None]) -> int:
+        """Serve until a signal or `stop`; `ready` is told the address. The exit code."""
+        self._uvicorn = _Uvicorn(self._config, self._app, lambda: ready(self.url))
+        self._uvicorn.run(sockets=[self._listening])
+        return 0 if self._uvicorn.started else 1
+
+    def stop(self) -> None:
+        """Have `run` return. From any thread."""
+        self._uvicorn.end()
+
+    def _open(self, serving: Serving, parts: contextlib.ExitStack) -> None:
+        settings = serving.settings
+        settings.root.mkdir(parents=True, exist_ok=True)
+        tokens = TokenFile(settings.root / NAME)
+        check_bind(serving.host, tokens)
+        self._listening = _listen(serving.host, serving.port)
+        parts.callback(self._listening.close)
+        store = Store.open(settings.store_url)
+        parts.callback(store.close)
+        doctor = Doctor(settings.root, lambda job: self._app.changed(job))
+        parts.callback(doctor.close)
+        dispatching = Dispatching(settings) if serving.dispatches else None
         if dispatching is not None:
-            dispatching.close()
-        doctor.close()
-        store.close()
-    return 0 if server.started else 1
+            parts.callback(dispatching.close)
+        places = Places(scripts=settings.scripts, data=serving.data)
+        self._app = Server(
+            Service(
+                root=settings.root,
+                host=serving.host,
+                store=store,
+                policy=Policy(places=places, database=serving.database, cards=count_cards()),
+                tokens=tokens,
+                sessions=Sessions(tokens),
+                traffic=Traffic(),
+                doctor=doctor,
+                dispatcher=lambda: None if dispatching is None else dispatching.is_alive(),
+                rate=serving.rate,
+                is_secure=serving.certificate is not None,
+            )
+        )
+        scheme = "http" if serving.certificate is None else "https"
+        shown = f"[{serving.host}]" if ":" in serving.host else serving.host
+        self.url = f"{scheme}://{shown}:{self._listening.getsockname()[1]}"
+        self._config = uvicorn.Config(
+            self._app,
+            ssl_certfile=serving.certificate,
+            ssl_keyfile=serving.key,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=10,
+            limit_concurrency=2000,
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from error
 
 
 def count_cards() -> int:

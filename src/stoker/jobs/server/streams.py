@@ -1,9 +1,9 @@
 """What happens, as it happens: server-sent events, gone on with from the last one seen.
 
 One tailer a server reads the store's news and hands it to every open stream: twenty pages that watch cost as
-many queries as one. Points, lines and events have one increasing number, which is the event's id; a stream that
-was broken off sends the last it saw (`Last-Event-ID`) and is told the rest, nothing twice and nothing left out.
-One that does not read fast enough is ended, and comes back the same way.
+many queries as one. Points, lines and events have one increasing number, which is the event's id; a stream
+that broke off sends the last it saw (`Last-Event-ID`) and is told the rest, nothing twice and nothing left
+out. One that does not read fast enough is ended, and comes back the same way.
 """
 
 import asyncio

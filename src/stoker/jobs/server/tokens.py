@@ -2,7 +2,7 @@
 
     ROOT/tokens      a line for each: NAME sha256 DIGEST
 
-A token is 256 random bits: a plain digest cannot be turned back, and looking one up tells nothing by its time.
+A token is 256 random bits: a plain digest cannot be turned back, and a look-up tells nothing by its time.
 """
 
 import hashlib
@@ -14,8 +14,9 @@ from pathlib import Path
 from stoker.errors import NotPermitted, UsageError
 from stoker.feed.whole_file import whole_file
 
+NAME = "tokens"
 _LINE = re.compile(r"(\S+) sha256 ([0-9a-f]{64})")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SESSION_S = 30 * 24 * 3600.0
 _MOST_SESSIONS = 1000
 
@@ -53,7 +54,7 @@ class TokenFile:
 
     def add(self, name: str) -> str:
         """A new token, told this once."""
-        if not _NAME.fullmatch(name):
+        if not _WORD.fullmatch(name):
             raise UsageError(f"a token's name is letters, digits, '.', '-' and '_', and not {name!r}")
         known = self.names()
         if name in known.values():
