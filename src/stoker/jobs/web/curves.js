@@ -144,7 +144,8 @@ function makeChart(quantity, names) {
 
   function rows() {
     const curves = [...lines.values()].map((line) => line.curve);
-    if (curves.length === 1) return [curves[0].steps, curves[0].values];
+    // Of its own: what is drawn must not grow behind uPlot's back.
+    if (curves.length === 1) return [[...curves[0].steps], [...curves[0].values]];
     return uPlot.join(curves.map((curve) => [curve.steps, curve.values]));
   }
 
@@ -203,12 +204,14 @@ function makeChart(quantity, names) {
   }
 
   function walk(event) {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || !plot) return;
-    event.preventDefault();
+    if (!plot) return;
     const last = plot.data[0].length - 1;
-    const next = Math.max(0, Math.min(last, (plot.cursor.idx ?? (by < 0 ? last + 1 : -1)) + by * (event.shiftKey ? 10 : 1)));
-    plot.setCursor({ left: plot.valToPos(plot.data[0][next], "x"), top: 10 });
+    const now = plot.cursor.idx;
+    const wanted = { ArrowLeft: (now ?? last + 1) - 1, ArrowRight: (now ?? -1) + 1, Home: 0, End: last }[event.key];
+    if (wanted === undefined) return;
+    event.preventDefault();
+    const step = plot.data[0][Math.max(0, Math.min(last, wanted))];
+    plot.setCursor({ left: plot.valToPos(step, "x"), top: 10 });
   }
 
   return {
