@@ -11,6 +11,7 @@ import typer
 
 from stoker import __version__
 from stoker.errors import StokerError, UsageError
+from stoker.jobs.verbs import jobs, serve
 from stoker.workloads.verb import train
 
 app = typer.Typer(
@@ -407,6 +408,8 @@ def bench(
 
 
 app.command()(train)
+app.command()(serve)
+app.add_typer(jobs)
 
 
 @app.command()

@@ -22,10 +22,15 @@ T = TypeVar("T")
 
 def load(kind: type[T], path: Path | None = None, overrides: Sequence[str] = ()) -> T:
     """A config: its defaults, over them the file's values, over them those of the command line."""
+    return build(kind, values_of(path, overrides))
+
+
+def values_of(path: Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a file, over them those of the command line; of whatever config."""
     values = {} if path is None else read_file(path)
     for override in overrides:
         _put(values, override)
-    return build(kind, values)
+    return values
 
 
 def build(kind: type[T], values: Mapping[str, Any]) -> T:
