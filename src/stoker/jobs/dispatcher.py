@@ -7,6 +7,7 @@ those that are gone.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -232,6 +233,9 @@ def main() -> None:
     """Dispatch until standard input ends, at whose other end the server is."""
     settings = Settings.from_environment(os.environ)
     end = threading.Event()
+    # Ctrl-C in a terminal reaches all of its processes: it is the server's to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: end.set())
 
     def listen() -> None:
         while sys.stdin.buffer.read(1):

@@ -29,10 +29,17 @@ class Heartbeats:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._seen: dict[str, tuple[Lease, float]] = {}
+        self._looked: float | None = None
 
     def watch(self, leases: Iterable[Lease], now: float) -> list[Lease]:
-        """Look at all leases that are held now; those that are lost."""
-        before, self._seen = self._seen, {}
+        """Look at all leases that are held now; those that are lost.
+
+        A watcher that was away itself (a store that did not answer, a process that was stopped) holds that time
+        against nobody: all begin anew.
+        """
+        was_away = self._looked is not None and now - self._looked > self._lease_s / RENEWALS
+        before, self._seen = {} if was_away else self._seen, {}
+        self._looked = now
         lost = []
         for lease in leases:
             known, since = before.get(lease.job, (None, now))

@@ -1,5 +1,6 @@
 """A script as a user would write one: counts, keeps its place, writes a curve, saves when it is told to stop."""
 
+import fcntl
 import json
 import os
 import signal
@@ -21,6 +22,11 @@ def save() -> None:
     part.replace(kept)
 
 
+alone = (folder / "alone.lock").open("a")
+try:
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    (folder / "twice").write_text("two processes of this job were alive at once")
 with (folder / "ran.jsonl").open("a") as ran:
     ran.write(json.dumps({"pid": os.getpid(), "from": step, "t": time.time()}) + "\n")
 print(f"goes on from step {step}")

@@ -18,7 +18,7 @@ from stoker.jobs.engines.engine import Phase, Place, Running
 from stoker.jobs.job import Attempt, Job
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
-from stoker.jobs.store.holding import Holding, Number, Progress, Report
+from stoker.jobs.store.holding import Holding, Number, Orders, Progress, Report
 
 
 class Task:
@@ -29,7 +29,9 @@ class Task:
         self._holding = holding
         self._token = attempt.token
         self._log_bytes = 0
+        # Set where the function is to end: the job was cancelled, or the engine is closed.
         self.stopped = threading.Event()
+        self.cancelled = False
 
     def tell(self, step: int, *, steps: int | None = None, **values: float) -> None:
         """A step was made, with these numbers; `stopped` is set where the job was cancelled meanwhile."""
@@ -47,7 +49,12 @@ class Task:
         self._report(Report(lines=told, log_from=before, log_to=self._log_bytes))
 
     def _report(self, report: Report) -> None:
-        if self._holding.report(self.job.id, self._token, report).stop:
+        self.follow(self._holding.report(self.job.id, self._token, report))
+
+    def follow(self, orders: Orders) -> None:
+        """What the store answers."""
+        if orders.stop:
+            self.cancelled = True
             self.stopped.set()
 
 
@@ -90,17 +97,21 @@ class InProcessEngine:
         """Threads of an earlier process are gone, and that is for this engine to say."""
         return True
 
-    def close(self) -> None:
-        """Stop all threads, and wait for them."""
-        for thread, task in self._threads.values():
-            task.stopped.set()
+    def wait(self) -> None:
+        """Until all that was started has ended."""
+        for thread, _ in self._threads.values():
             thread.join()
+
+    def close(self) -> None:
+        """Stop all threads, and wait for them; their jobs are queued again."""
+        for _, task in self._threads.values():
+            task.stopped.set()
+        self.wait()
 
     def _run(self, task: Task, attempt: Attempt, handle: str) -> None:
         id_, token = task.job.id, attempt.token
         try:
-            if self._holding.begin(id_, token, handle).stop:
-                task.stopped.set()
+            task.follow(self._holding.begin(id_, token, handle))
             try:
                 self._work(task)
             except LeaseLost:
@@ -108,6 +119,9 @@ class InProcessEngine:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is how this job ended
                 self._holding.finish(id_, token, State.FAILED, f"{type(error).__name__}: {error}")
                 return
-            self._holding.finish(id_, token, State.CANCELLED if task.stopped.is_set() else State.DONE)
+            if task.stopped.is_set() and not task.cancelled:
+                self._holding.give_back(id_, token, "the engine was closed")
+            else:
+                self._holding.finish(id_, token, State.CANCELLED if task.cancelled else State.DONE)
         except LeaseLost:
             return  # the job is another's by now

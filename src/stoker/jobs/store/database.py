@@ -134,8 +134,7 @@ class Database:
     def transaction(self) -> Iterator["Transaction"]:
         """All that is written in the block, or nothing of it. Writers follow one another."""
         with self._told():
-            connection = self._connection()
-            connection.execute(self._dialect.begin)
+            connection = self._begin(self._dialect.begin)
             try:
                 # Also the lock, in PostgreSQL: whoever has the row writes.
                 [(last,)] = connection.execute("UPDATE clock SET last = last RETURNING last").fetchall()
@@ -152,8 +151,9 @@ class Database:
     def snapshot(self) -> Iterator["Snapshot"]:
         """Queries that all see one moment."""
         with self._told():
-            connection = self._connection()
-            connection.execute("BEGIN" if self.kind == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+            connection = self._begin(
+                "BEGIN" if self.kind == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ"
+            )
             try:
                 yield Snapshot(connection, self._dialect)
             finally:
@@ -163,8 +163,7 @@ class Database:
         """Bring the schema to this version, in one transaction; UsageError where it is of a newer one."""
         wanted = _migrations()
         with self._told():
-            connection = self._connection()
-            connection.execute(self._dialect.begin)
+            connection = self._begin(self._dialect.begin)
             try:
                 if self.kind == "postgresql":  # else two servers that start at once both make the tables
                     connection.execute("SELECT pg_advisory_xact_lock(7705)")
@@ -209,6 +208,17 @@ class Database:
             with self._lock:
                 self._all.append(made)
         return made
+
+    def _begin(self, sql: str) -> Connection:
+        """A connection inside a transaction. One that was lost since it was last used is made again."""
+        connection = self._connection()
+        try:
+            connection.execute(sql)
+        except self._dialect.broken:
+            self._give_up()
+            connection = self._connection()
+            connection.execute(sql)
+        return connection
 
     def _undo(self, connection: Connection) -> None:
         try:
