@@ -85,7 +85,7 @@ def fill_form(page: Any) -> None:
 
 
 def test_a_job_is_submitted_watched_cancelled_and_resumed(browser: Any, site: Site) -> None:
-    """From a form, without a reload: its curve grows, a cancel saves, a resume goes on where it was."""
+    """From a form to a report, without a reload: its curve grows, a cancel saves, a resume goes on."""
     visit = Visit(browser, site, "#/new")
     page = visit.page
     fill_form(page)
@@ -114,7 +114,13 @@ def test_a_job_is_submitted_watched_cancelled_and_resumed(browser: Any, site: Si
     steps = sorted(point["step"] for point in points)
     assert steps == list(range(1, steps[-1] + 1))
     assert steps[-1] > kept
+    visit.press("Run the doctor")
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="Open the report").click()
+    expect(opened.value.get_by_role("heading", level=1)).to_be_visible()
+    expect(opened.value.get_by_text("What it is not")).to_be_visible()
     assert visit.said == []
+    opened.value.close()
     page.close()
 
 
