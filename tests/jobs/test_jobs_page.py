@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from stoker.jobs import server
+from stoker.jobs.settings import Settings
+from stoker.jobs.store import Store
 
 from .browsing import Site, Visit, chromium
+from .kit import counting
 
 pytestmark = [pytest.mark.browser, pytest.mark.service]
 
@@ -197,6 +200,23 @@ def test_jobs_are_found_by_state_and_name(browser: Any, site: Site, two: tuple[s
     visit.page.close()
 
 
+def test_older_jobs_come_when_they_are_asked_for(browser: Any, site: Site) -> None:
+    """Fifty at first; the rest behind a button, each job once."""
+    store = Store.open(Settings(root=site.root).store_url)
+    for number in range(60):
+        store.ask_cancel(store.create(counting(name=f"many {number:02}")).id)
+    store.close()
+    visit = Visit(browser, site, "#/?name=many")
+    rows = visit.page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    visit.press("Older jobs")
+    expect(rows).to_have_count(60)
+    names = visit.page.locator("tbody th a").all_inner_texts()
+    assert names == [f"many {number:02}" for number in reversed(range(60))]
+    expect(visit.page.get_by_role("button", name="Older jobs")).to_be_hidden()
+    visit.page.close()
+
+
 def test_runs_are_compared(browser: Any, site: Site, two: tuple[str, str]) -> None:
     """Chosen in the list: their curves in one chart, their last values, and what differs between them."""
     visit = Visit(browser, site, "#/?name=steps")
@@ -230,21 +250,19 @@ def test_a_chart_is_walked_by_keys(browser: Any, site: Site, two: tuple[str, str
     visit.page.close()
 
 
-def test_markup_is_text(browser: Any, site: Site) -> None:
-    """A name and a log that would run something are shown as they are written, and run nothing."""
+def test_markup_is_text(browser: Any, site: Site, two: tuple[str, str]) -> None:
+    """A name, a log and settings that would run something are shown as they are written, and run nothing."""
     id_ = site.submit(EVIL, EVIL, script="own/markup.py")
     ended(browser, site, id_)
-    for where, holder in (
-        (f"#/jobs/{id_}", "h1"),
-        (f"#/jobs/{id_}", ".log"),
-        (f"#/jobs/{id_}", ".settings"),
-        ("", "tbody"),
-        ("#/compare", ".choose"),
+    for where, holders in (
+        (f"#/jobs/{id_}", {"h1": EVIL, ".log": EVIL, ".settings": json.dumps(EVIL)}),
+        ("", {"tbody": EVIL}),
+        ("#/compare", {".choose": EVIL}),
+        (f"#/compare/{id_},{two[0]}", {".beside >> nth=0": EVIL}),
     ):
         visit = Visit(browser, site, where)
-        expect(visit.page.locator(holder)).to_contain_text(
-            EVIL if holder != ".settings" else json.dumps(EVIL)
-        )
+        for holder, text in holders.items():
+            expect(visit.page.locator(holder)).to_contain_text(text)
         assert visit.page.locator("main img, main script").count() == 0
         assert visit.page.title() != "taken"
         assert visit.said == []
@@ -255,15 +273,15 @@ def test_a_page_goes_on_when_its_server_comes_back(browser: Any, tmp_path: Path)
     """Killed and started again: the page says so, and has every point of the time between."""
     site = Site(tmp_path / "jobs")
     try:
-        id_ = site.submit("through a crash", "2000", "0.02", "10")
+        id_ = site.submit("through a crash", "2000", "0.1", "10")
         visit = Visit(browser, site, f"#/jobs/{id_}")
-        visit.wait_for_step(20)
+        visit.wait_for_step(10)
         site.kill()
         expect(visit.page.locator("#connection")).to_have_text("connection lost, trying again")
         before = last_step(visit)
         site.start()
         expect(visit.page.locator("#connection")).to_have_text("live")
-        visit.wait_for_step(before + 40)
+        visit.wait_for_step(before + 20)
         visit.press("Cancel")
         expect(visit.state()).to_have_text("cancelled")
         chart = visit.page.locator(".chart")
@@ -274,7 +292,7 @@ def test_a_page_goes_on_when_its_server_comes_back(browser: Any, tmp_path: Path)
             visit.page.keyboard.press(key)
             shown.append(int(re.sub(r"\D", "", chart.locator("figcaption").inner_text())))
         assert shown == list(range(shown[0], 0, -1))
-        assert shown[0] > before + 40
+        assert shown[0] > before + 20
         visit.page.close()
     finally:
         site.close()
@@ -338,7 +356,7 @@ def test_every_page_can_be_read(
 ) -> None:
     """Nothing wider than the screen, nothing faint, a name for all that is used, nothing from elsewhere."""
     for where, there in (
-        ("", "forty steps"),
+        ("#/?name=steps", "forty steps"),
         (f"#/jobs/{two[0]}", "Where the step goes"),
         (f"#/compare/{','.join(two)}", "Settings that differ"),
         ("#/new", "batch size"),
