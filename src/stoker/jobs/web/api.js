@@ -111,8 +111,9 @@ async function send(method, path, { body, headers, signal }, isRetry = false) {
     throw new Refused(0, "The server does not answer. Is `stoker serve` still running?");
   }
   if (answer.ok) return answer;
-  if (answer.status === 401 && !isRetry && (await signIn())) return send(method, path, { body, headers, signal }, true);
-  throw await refusal(answer);
+  if (answer.status !== 401) throw await refusal(answer);
+  if (!isRetry && (await signIn())) return send(method, path, { body, headers, signal }, true);
+  throw new Refused(401, "This server needs a token. Load the page again to give it.");
 }
 
 async function refusal(answer) {

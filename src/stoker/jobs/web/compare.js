@@ -3,7 +3,7 @@
 import { follow, get, pages } from "./api.js";
 import { badge, notice } from "./badge.js";
 import { board, colourKey, split } from "./curves.js";
-import { el, fill, fresh } from "./dom.js";
+import { el, fill, fresh, write } from "./dom.js";
 import { duration, kind, leaf, moment, number, ran, rate, settings as settingsOf, steps } from "./words.js";
 
 const MOST = 6;
@@ -15,9 +15,10 @@ export function comparePage(main, { ids, go }) {
   const finals = new Map();
   const labels = [];
   const charts = board({ empty: "No points yet.", names: labels });
-  const figures = el("div", { class: "wide" });
-  const settings = el("div", { class: "wide" });
+  const same = el("p", { class: "soft" }, "None of those that they share.");
   const chooser = el("div");
+  let figures = null;
+  let settings = null;
   let stream = null;
 
   fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, chooser);
@@ -27,9 +28,14 @@ export function comparePage(main, { ids, go }) {
     try {
       await showChooser();
       if (ids.length < 2) return;
-      main.append(section("Figures", figures), section("Curves", charts.node), section("Settings that differ", settings));
-      for (const id of ids.slice(0, MOST)) runs.set(id, { job: await get(`/jobs/${encodeURIComponent(id)}`, ending), last: 0, busy: false });
+      for (const id of ids.slice(0, MOST)) runs.set(id, { job: await get(`/jobs/${encodeURIComponent(id)}`, ending), last: 0, busy: false, badge: badge() });
       name();
+      figures = beside([...runs.values()], true);
+      settings = beside([...runs.values()], false);
+      main.append(
+        section("Figures", el("div", { class: "wide" }, figures.node)),
+        section("Curves", charts.node),
+        section("Settings that differ", same, el("div", { class: "wide" }, settings.node)));
       show();
       await Promise.all([...runs.values()].map(load));
       charts.flush();
@@ -88,31 +94,28 @@ export function comparePage(main, { ids, go }) {
 
   function show() {
     const jobs = [...runs.values()].map((run) => run.job);
-    const head = el("thead", {}, el("tr", {}, el("td"), [...runs.values()].map((run, at) =>
-      el("th", { scope: "col" }, colourKey(at), el("a", { href: `#/jobs/${encodeURIComponent(run.job.id)}` }, run.label)))));
-    const states = jobs.map((job) => { const one = badge(); one.show(job); return one.node; });
+    runs.forEach((run) => run.badge.show(run.job));
     const rows = [
-      ["State", states],
       ["Runs", jobs.map(kind)],
       ["Submitted", jobs.map((job) => moment(job.created))],
       ["Step", jobs.map(steps)],
       ["Speed", jobs.map((job) => rate(job.rate))],
       ["Ran", jobs.map(ran)],
-      ["Left", jobs.map((job) => (job.eta_s === null || job.eta_s === undefined ? "" : duration(job.eta_s)))],
+      ["Left", jobs.map((job) => (job.eta_s === null ? "" : duration(job.eta_s)))],
       ["Verdict", jobs.map((job) => job.verdict?.sentence ?? "")],
       ...[...finals].filter(([of]) => split(of).quantity !== "epoch").sort(([a], [b]) => a.localeCompare(b))
         .map(([of, known]) => [`last ${of}`, jobs.map((job) => number(known.get(job.id)?.value))]),
     ];
-    fill(figures, table(head, rows.filter(([, cells]) => cells.some((cell) => cell !== ""))));
+    figures.show(rows.filter(([, cells]) => cells.some(Boolean)));
     const every = jobs.map(settingsOf);
     // A setting that only one of them has, since the others run something else, is no difference.
     const differ = [...new Set(every.flatMap((one) => [...one.keys()]))].sort().filter((path) => {
       const having = every.filter((one) => one.has(path));
       return having.length > 1 && new Set(having.map((one) => JSON.stringify(one.get(path)))).size > 1;
     });
-    fill(settings, differ.length
-      ? table(head.cloneNode(true), differ.map((path) => [path, every.map((one) => (one.has(path) ? leaf(one.get(path)) : "n/a"))]))
-      : el("p", { class: "soft" }, "None of those that they share."));
+    settings.show(differ.map((path) => [path, every.map((one) => (one.has(path) ? leaf(one.get(path)) : "n/a"))]));
+    settings.node.hidden = differ.length === 0;
+    same.hidden = differ.length > 0;
   }
 
   async function showChooser() {
@@ -150,7 +153,21 @@ function section(title, ...children) {
   return el("section", {}, el("h2", {}, title), children);
 }
 
-function table(head, rows) {
-  return el("table", { class: "beside" }, head, el("tbody", {}, rows.map(([name, cells]) =>
-    el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell) => el("td", { class: "figure" }, cell))))));
+/** A table of runs whose rows stay where they are as figures change, so that what is looked at stays too. */
+function beside(runs, hasStates) {
+  const rows = new Map();
+  const body = el("tbody");
+  const head = runs.map((run, at) => el("th", { scope: "col" }, colourKey(at),
+    el("a", { href: `#/jobs/${encodeURIComponent(run.job.id)}` }, run.label), hasStates ? [el("br"), run.badge.node] : null));
+  return {
+    node: el("table", { class: "beside" }, el("thead", {}, el("tr", {}, el("td"), head)), body),
+    show(told) {
+      for (const [name, texts] of told) {
+        if (!rows.has(name)) rows.set(name, el("tr", {}, el("th", { scope: "row" }, name), texts.map(() => el("td", { class: "figure" }))));
+        texts.forEach((text, at) => write(rows.get(name).children[at + 1], text));
+      }
+      const wanted = told.map(([name]) => rows.get(name));
+      if (wanted.length !== body.childElementCount || wanted.some((row, at) => row !== body.children[at])) fill(body, wanted);
+    },
+  };
 }

@@ -43,7 +43,8 @@ export function jobPage(main, { id, go }) {
     point: (point) => putPoint(charts, point),
     line: (line) => (early ? early.push(line) : log.add([line])),
     deleted: () => fill(main, el("h1", { tabindex: "-1" }, "This job was deleted"), el("p", {}, el("a", { href: "#/" }, "To the other jobs"))),
-    gone: (error) => fill(main, el("h1", { tabindex: "-1" }, "There is no such job"), notice(error), el("p", {}, el("a", { href: "#/" }, "To the jobs there are"))),
+    gone: (error) => fill(main, el("h1", { tabindex: "-1" }, error.status === 404 ? "There is no such job" : "This job cannot be shown"),
+      notice(error), el("p", {}, el("a", { href: "#/" }, "To the jobs there are"))),
   });
   const ticking = setInterval(() => job && !ENDED.has(job.state) && showFacts(), 1000);
 
