@@ -1,11 +1,11 @@
-"""`python -m stoker.jobs.runner ID ATTEMPT TOKEN [HANDLE]`: the process that has a job. It trains nothing itself.
+"""`python -m stoker.jobs.runner ID ATTEMPT TOKEN [HANDLE]`: the process that has a job, and trains nothing.
 
-It starts the training as a child, tells the store what the child prints and measures, renews the lease, hears that the
-job is to stop, and says how it ended. A child that hangs in C code, or dies by a signal, does not take the heartbeat
-or the news of its end with it. Without torch, which takes seconds to import.
+It starts the training as a child, tells the store what the child prints and measures, renews the lease, hears
+that the job is to stop, and says how it ended. A child that hangs in C code, or dies by a signal, does not
+take the heartbeat or the news of its end with it. Without torch, which takes seconds to import.
 
 - A job's folder is locked while a runner has it: also where the store cannot be reached, none runs twice.
-- A store that does not answer is asked again; the training goes on. A lease that is another's by now ends it at once.
+- A store that does not answer is asked again; the training goes on. A lease that is another's by now ends it.
 """
 
 import contextlib
@@ -91,11 +91,9 @@ class Runner:
             signal.signal(signal.SIGTERM, before)
 
     def _run(self, job: Job) -> None:
-        self._cancelled = self._insist(
-            lambda: self._holding.begin(self._id, self._token, self._handle)
-        ).stop
+        self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
         script = job.request.script is not None
-        # A training that was to be stopped before it began is told so as one that was killed in its first moment.
+        # Stopped before it began: as one that was ended in its first moment.
         code = -signal.SIGTERM if self._is_to_stop else self._train(job)
         ending.write_exit(self._folder, self._attempt, code, stopped=self._is_to_stop, script=script)
         self._tell_rest()
@@ -187,7 +185,7 @@ class Runner:
             return
         self._untold = None
         self._told_at = time.monotonic()
-        # Where an earlier telling was heard, though its answer was lost, the store is further than we thought.
+        # Where an earlier telling was heard and its answer lost, the store is further than we thought.
         self._log.position = orders.log_bytes
         self._cancelled = self._cancelled or orders.stop
 

@@ -11,7 +11,7 @@ from stoker.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One service. Passed to child processes by the environment, never on a command line: a URL has passwords."""
+    """One service. Children get it by the environment, not by their command line: a URL has passwords."""
 
     root: Path
     # sqlite:///FILE or postgresql://…; None: jobs.db in the root.

@@ -1,4 +1,4 @@
-"""Jobs as child processes of this machine: each runner leads a session of its own, and outlives the dispatcher."""
+"""Jobs as processes of this machine: each runner leads a session of its own, and outlives the dispatcher."""
 
 import os
 import subprocess
@@ -58,7 +58,14 @@ class LocalEngine:
             where.mkdir(parents=True, exist_ok=True)
             with (where / "runner.txt").open("ab") as out:
                 child = subprocess.Popen(
-                    [sys.executable, "-m", "stoker.jobs.runner", job.id, str(attempt.number), str(attempt.token)],
+                    [
+                        sys.executable,
+                        "-m",
+                        "stoker.jobs.runner",
+                        job.id,
+                        str(attempt.number),
+                        str(attempt.token),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
