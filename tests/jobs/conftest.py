@@ -10,6 +10,7 @@ from stoker.jobs.store import Store
 from stoker.ward.postgres import PostgresServer
 
 from .kit import SCRIPTS, Service
+from .servers import Live, running
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +49,17 @@ def service(tmp_path: Path) -> Iterator[Service]:
     made = Service(Settings(root=tmp_path / "jobs", lease_s=20.0, slots=2, scripts=(SCRIPTS,)))
     yield made
     made.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Live]:
+    """A real server with SQLite, without a dispatcher: jobs stay as they are."""
+    with running(tmp_path / "jobs") as live:
+        yield live
+
+
+@pytest.fixture
+def stored_server(tmp_path: Path, store_url: str) -> Iterator[Live]:
+    """A real server with a store of each kind in turn."""
+    with running(tmp_path / "jobs", store=store_url) as live:
+        yield live

@@ -49,10 +49,13 @@ class Client:
         arguments: Sequence[str] = (),
         name: str | None = None,
         key: str | None = None,
-        **needs: int,
+        gpus: int | None = None,
+        vram_bytes: int | None = None,
+        ram_bytes: int | None = None,
     ) -> "Job":
-        """Ask for a job. With a `key`, asking twice makes one job. `needs`: gpus, vram_bytes, ram_bytes."""
-        body: dict[str, Any] = dict(needs)
+        """Ask for a job. With a `key`, asking twice makes one job. What it needs must be free before it starts."""
+        needs = {"gpus": gpus, "vram_bytes": vram_bytes, "ram_bytes": ram_bytes}
+        body: dict[str, Any] = {what: value for what, value in needs.items() if value is not None}
         if workload is not None:
             body |= {"workload": workload, "config": dict(config or {})}
         if script is not None:

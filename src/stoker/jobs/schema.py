@@ -10,7 +10,6 @@ import re
 import textwrap
 import types
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -51,7 +50,6 @@ def schema_of(config: Any) -> dict[str, Any]:
     }
 
 
-@cache
 def comments_of(kind: type[Any]) -> dict[str, str]:
     """What the comment above each field of a dataclass says, or the string below it."""
     source = textwrap.dedent(inspect.getsource(kind))

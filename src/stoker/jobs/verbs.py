@@ -150,8 +150,7 @@ def submit(
     if body is not None:
         job = client.post(_read_body(body), key=key)
     elif what is not None:
-        needs = {} if gpus is None else {"gpus": gpus}
-        job = client.submit(**_asked(what, given or [], config), name=name, key=key, **needs)
+        job = client.submit(**_asked(what, given or [], config), name=name, key=key, gpus=gpus)
     for note in job.told.get("notes", ()):
         sys.stderr.write(f"stoker: {note}\n")
     if wait_for:

@@ -57,6 +57,7 @@ class Server:
             openapi_url="/api/training/openapi.json",
             docs_url=None,
             redoc_url=None,
+            redirect_slashes=False,
             lifespan=self._live,
         )
         self.guard = Guard(

@@ -40,7 +40,7 @@ class Traffic:
         """All of it, on a page."""
         with self._lock:
             for (method, route, status), count in sorted(self._counts.items()):
-                labels = {"method": method, "route": route, "status": status}
+                labels: dict[str, str | int] = {"method": method, "route": route, "status": status}
                 page.add("stoker_jobs_requests_total", "counter", "Requests answered.", count, labels)
             name, told = "stoker_jobs_request_seconds", "How long answers took, streams apart."
             for bound, count in zip(_BOUNDS_S, self._within, strict=True):

@@ -14,7 +14,7 @@ from stoker.jobs import request as asking
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.server import bodies
 from stoker.jobs.server.guard import REPORT_POLICY, Refusal
-from stoker.jobs.server.service import Service
+from stoker.jobs.server.service import Service, workloads
 from stoker.jobs.server.streams import Tailer, dumps
 from stoker.jobs.states import State
 from stoker.workloads import NAMES
@@ -72,7 +72,7 @@ def _add_jobs(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/jobs", status_code=201, response_model=bodies.CreatedBody, responses=_CONFLICT,
-        openapi_extra={"requestBody": _asked(service)},
+        openapi_extra={"requestBody": _asked()},
     )  # fmt: skip
     async def create(request: Request, key: Key = None) -> Response:
         """Ask for a job: a workload with its config, a script, or the field note's own body."""
@@ -181,11 +181,9 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
 
     @router.get("/workloads", response_model=bodies.WorkloadsBody)
-    def workloads() -> Response:
+    def list_workloads() -> Response:
         """What may be asked for: workloads with their configs' schemas, and the scripts that are allowed."""
-        return answer({"workloads": known, "scripts": service.policy.places.list_scripts()})
-
-    known = service.workloads()
+        return answer({"workloads": workloads(), "scripts": service.policy.places.list_scripts()})
 
 
 def _add_streams(router: APIRouter, service: Service, tailer: Callable[[], Tailer]) -> None:
@@ -203,6 +201,7 @@ def _add_streams(router: APIRouter, service: Service, tailer: Callable[[], Taile
     @router.get("/stream", response_class=StreamingResponse, responses=_STREAM)
     async def follow_all(after: Resumed = None, last_event_id: LastEvent = None) -> Response:
         """The state and progress of all jobs: events `state` and `deleted`."""
+        await asyncio.to_thread(service.store.last_id)
         return stream(None, after if last_event_id is None else last_event_id)
 
 
@@ -213,7 +212,7 @@ def _known(id_: str) -> str:
     return id_
 
 
-def _asked(service: Service) -> dict[str, Any]:
+def _asked() -> dict[str, Any]:
     """The bodies that POST /jobs takes, for the OpenAPI page."""
     name = {"type": "string", "minLength": 1, "maxLength": 200}
     size = {"type": "integer", "minimum": 0}
@@ -223,7 +222,7 @@ def _asked(service: Service) -> dict[str, Any]:
             {"job_name": name, "workload": {"const": one["name"]}, "config": one["schema"], **needs},
             "workload",
         )
-        for one in service.workloads()
+        for one in workloads()
     ]
     arguments = {"type": "array", "items": {"type": "string", "maxLength": 4096}, "maxItems": 200}
     kinds.append(

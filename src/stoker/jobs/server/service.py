@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ class Service:
             told["config"] = {**config, "database": hide_password(config["database"])}
         return {**told, "doctor": self.doctor.told(job.id), "report": self.doctor.has_report(job.id)}
 
-    def workloads(self) -> list[dict[str, Any]]:
-        """Each workload with the schema of its config."""
-        found = [find(name) for name in NAMES]
-        return [{"name": one.name, "title": one.about, "schema": schema_of(one.config())} for one in found]
+
+@cache
+def workloads() -> list[dict[str, Any]]:
+    """Each workload with the schema of its config."""
+    found = [find(name) for name in NAMES]
+    return [{"name": one.name, "title": one.about, "schema": schema_of(one.config())} for one in found]

@@ -148,6 +148,8 @@ class Tailer:
                 seen = last
             async for told in self._live(follower, seen):
                 yield told
+        except (DatabaseUnreachable, NoSuchJob):
+            return  # it has begun, and can only end: who follows comes back, and is told why then
         finally:
             self._followers.discard(follower)
 

@@ -150,7 +150,7 @@ class Store:
         for condition, value in (
             ("state = ?", state),
             ("workload = ?", workload),
-            ("name LIKE ? ESCAPE '!'", None if name is None else _like(name)),
+            ("LOWER(name) LIKE LOWER(?) ESCAPE '!'", None if name is None else _like(name)),
             ("number < ?", before),
         ):
             if value is not None:
