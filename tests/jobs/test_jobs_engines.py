@@ -16,7 +16,7 @@ from stoker.errors import EngineFailed, NoSuchJob, UsageError
 from stoker.facts.values import Gpu, Holder
 from stoker.jobs.dispatcher import Dispatcher
 from stoker.jobs.engines.admission import find_place
-from stoker.jobs.engines.engine import Place
+from stoker.jobs.engines.engine import Place, Running
 from stoker.jobs.engines.inprocess import InProcessEngine, Task
 from stoker.jobs.engines.local import LocalEngine
 from stoker.jobs.folders import JobFolder
@@ -384,3 +384,15 @@ def test_settings_travel_by_the_environment() -> None:
         Settings.from_environment({})
     with pytest.raises(UsageError, match="slots is 0"):
         Settings(root=Path("/r"), slots=0)
+
+
+def test_a_card_is_not_given_out_while_it_is_unknown_who_starts_where(tmp_path: Path) -> None:
+    """A dispatcher that was killed in a start does not know yet which card that job has."""
+    engine = LocalEngine(Settings(root=tmp_path), read_cards=lambda: ((card(0), card(1)), None))
+    starting = Running(job=job_for(gpus=1), handle=None)
+    assert engine.find_place(job_for(gpus=1), [starting]) == (
+        "waits for a GPU: a job is starting, and which it has is not known yet"
+    )
+    known = replace(starting, handle=str(Identity.of(os.getpid(), ("GPU-0",))))
+    assert engine.find_place(job_for(gpus=1), [known]) == Place(gpus=("GPU-1",))
+    assert engine.find_place(job_for(), [starting]) == Place()

@@ -80,6 +80,8 @@ class Dispatcher:
         phase = self._engine.poll(handle)
         if phase == "gone":
             self._settle(held)
+        elif phase == "pending" and held.job.cancel_asked:
+            self._kill(handle)  # there is nothing to save yet
         elif phase == "pending":
             with contextlib.suppress(LeaseLost):  # it ended, or was cancelled, meanwhile
                 self._holding.beat(held.job.id, held.lease.token)

@@ -5,7 +5,6 @@ ROOT/                     `stoker serve --root` (default: .stoker/jobs)
   dispatcher.lock           one dispatcher at a time
   runs/ID/
     training/                 a script's $STOKER_JOB_FOLDER: checkpoints, metrics.jsonl
-    config.json               the workload's settings
     runner.lock               one runner at a time
     attempt-1/
       plan.json                 what its process is to do
@@ -46,11 +45,6 @@ class JobFolder:
     def training(self) -> Path:
         """What the training writes: checkpoints, metrics.jsonl, pictures."""
         return self.path / "training"
-
-    @property
-    def config(self) -> Path:
-        """The workload's settings."""
-        return self.path / "config.json"
 
     @property
     def lock(self) -> Path:

@@ -27,6 +27,7 @@ from stoker.jobs.lease import RENEWALS
 from stoker.jobs.plan import Plan
 from stoker.jobs.progress import Reading
 from stoker.jobs.settings import VARIABLE, Settings
+from stoker.jobs.states import State
 from stoker.jobs.store import Store
 from stoker.jobs.store.holding import Holding, Report
 from stoker.jobs.tail import Tail
@@ -62,7 +63,7 @@ class Runner:
         self._log = Tail(self._folder.log(attempt))
         self._reading = Reading(self._folder, attempt)
         self._child: subprocess.Popen[bytes] | None = None
-        self._doctor: subprocess.Popen[bytes] | None = None
+        self._doctor: verdict.Examination | None = None
         self._verdict_at: float | None = None
         self._verdict_in = _FIRST_VERDICT_S
         # By whom it was told to stop: through the store (cancelled), or by a signal (it goes on later).
@@ -84,10 +85,11 @@ class Runner:
             sys.stderr.write(f"stoker: {error}\n")
             return FENCED
         finally:
-            for child in (self._child, self._doctor):
-                if child is not None and child.poll() is None:
-                    child.kill()
-                    child.wait()
+            if self._child is not None and self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
+            if self._doctor is not None:
+                self._doctor.end()
             signal.signal(signal.SIGTERM, before)
 
     def _run(self, job: Job) -> None:
@@ -97,11 +99,16 @@ class Runner:
         code = -signal.SIGTERM if self._is_to_stop else self._train(job)
         ending.write_exit(self._folder, self._attempt, code, stopped=self._is_to_stop, script=script)
         self._tell_rest()
-        self._reach_verdict()
         told = ending.read_exit(self._folder, self._attempt)
         assert told is not None
         end = ending.judge(told, self._folder.log(self._attempt), cancelled=self._cancelled)
+        # Who waits for the end has the verdict with it; who cancelled a job does not wait for that.
+        is_awaited = end.outcome in (State.DONE, State.FAILED)
+        if is_awaited:
+            self._reach_verdict(self._attend)
         self._insist(lambda: ending.settle(self._holding, self._id, self._token, end))
+        if not is_awaited:
+            self._reach_verdict(subprocess.Popen.wait)
 
     # --- before ---------------------------------------------------------------------------------------
 
@@ -227,7 +234,7 @@ class Runner:
         """From time to time the doctor looks at the record, beside the training."""
         now = time.monotonic()
         if self._doctor is not None:
-            if self._doctor.poll() is not None:
+            if self._doctor.process.poll() is not None:
                 self._tell_verdict()
         elif self._verdict_at is None:
             if self._reading.has_steps:
@@ -237,21 +244,19 @@ class Runner:
             self._verdict_in *= 2
             self._verdict_at = now + self._verdict_in
 
-    def _reach_verdict(self) -> None:
+    def _reach_verdict(self, wait: Callable[["subprocess.Popen[bytes]"], int]) -> None:
         """The last one, of the whole record."""
         if self._doctor is not None:
-            self._doctor.kill()
-            self._doctor.communicate()
+            self._doctor.end()
         self._doctor = verdict.begin(self._folder.record(self._attempt))
         if self._doctor is not None:
-            self._attend(self._doctor)
+            wait(self._doctor.process)
             self._tell_verdict()
 
     def _tell_verdict(self) -> None:
         assert self._doctor is not None
-        told, _ = self._doctor.communicate()
+        found = self._doctor.read()
         self._doctor = None
-        found = verdict.read(told)
         if found is not None:
             self._insist(lambda: self._holding.judge(self._id, self._token, found))
 

@@ -41,7 +41,11 @@ class Settings:
 
     def to_environment(self) -> dict[str, str]:
         """For a child process."""
-        told = {**asdict(self), "root": str(self.root), "scripts": [str(path) for path in self.scripts]}
+        told = {
+            **asdict(self),
+            "root": str(self.root.absolute()),
+            "scripts": [str(path) for path in self.scripts],
+        }
         return {VARIABLE: json.dumps(told)}
 
     @classmethod

@@ -38,6 +38,8 @@ class LocalEngine:
 
     def find_place(self, job: Job, running: list[Running]) -> Place | str:
         """By slots, cards, who holds them, and memory, all as they are now."""
+        if job.request.gpus and any(one.job.request.gpus and one.handle is None for one in running):
+            return "waits for a GPU: a job is starting, and which it has is not known yet"
         cards, why = self._read_cards() if job.request.gpus else ((), None)
         handles = [Identity.parse(one.handle) for one in running if one.handle is not None]
         return admission.find_place(
