@@ -92,7 +92,7 @@ def test_a_lost_job_keeps_its_place(store: Store) -> None:
 
 
 def test_a_job_that_is_always_lost_is_left_for_a_person(store: Store) -> None:
-    """One that takes its machine down each time does not do so for ever; a step between starts the count anew."""
+    """One that takes its machine down each time does not do so for ever; a step between counts anew."""
     job, holding = store.create(counting()), Holding(store)
     for step in range(5):
         token = claim(store, job.id)

@@ -1,4 +1,4 @@
-"""A script as a user would write one: counts, keeps its place, writes a curve, saves when it is told to stop."""
+"""A script as a user would write one: counts, keeps its place, writes a curve, saves when told to stop."""
 
 import fcntl
 import json

@@ -56,10 +56,12 @@ export function split(name) {
 export function board({ empty, names = [] }) {
   const charts = new Map();
   const grid = el("div", { class: "charts" });
+  const moreGrid = el("div", { class: "charts" });
+  const more = el("details", { class: "more", hidden: true }, el("summary", {}, "More curves"), moreGrid);
   const nothing = el("p", { class: "soft" }, empty);
   const isLog = el("input", { type: "checkbox", id: fresh("log") });
-  const tools = el("div", { class: "tools", hidden: true }, isLog, el("label", { for: isLog.id }, "Logarithmic"));
-  const node = el("div", {}, tools, nothing, grid);
+  const tools = el("div", { class: "tools", hidden: true }, isLog, el("label", { for: isLog.id }, "Logarithmic"), el("span", { class: "soft" }, "By step. Drag to look closer, double-click to go back."));
+  const node = el("div", {}, tools, nothing, grid, more);
   let timer = 0;
 
   isLog.addEventListener("change", () => charts.forEach((chart) => chart.rebuild(isLog.checked)));
@@ -79,9 +81,10 @@ export function board({ empty, names = [] }) {
       if (!chart) {
         chart = makeChart(quantity, names);
         charts.set(quantity, chart);
-        const after = [...charts.keys()].sort(byInterest);
-        const behind = after[after.indexOf(quantity) + 1];
-        grid.insertBefore(chart.node, behind ? charts.get(behind).node : null);
+        const into = isAside(quantity) ? moreGrid : grid;
+        const beside = [...charts.keys()].filter((one) => isAside(one) === isAside(quantity)).sort(byInterest);
+        into.insertBefore(chart.node, charts.get(beside[beside.indexOf(quantity) + 1])?.node ?? null);
+        more.hidden &&= !isAside(quantity);
         nothing.hidden = true;
         tools.hidden = false;
       }
@@ -101,10 +104,15 @@ export function board({ empty, names = [] }) {
   };
 }
 
-/** Losses first, what is judged after them, the rest by name. */
+/** Losses first, the rest by name. */
 function byInterest(a, b) {
-  const rank = (name) => (name === "loss" ? 0 : /loss/.test(name) ? 1 : /^(lr|seconds|rate|.*_s)$/.test(name) ? 3 : 2);
+  const rank = (name) => (name === "loss" ? 0 : name.includes("loss") ? 1 : 2);
   return rank(a) - rank(b) || a.localeCompare(b);
+}
+
+/** Whether a quantity is of how it is trained, not of what is learnt. */
+function isAside(quantity) {
+  return /^(lr|gradient|micro_batch|samples_per_second|.*seconds|.*_s|.*bytes)( \(.*\))?$/.test(quantity);
 }
 
 function makeChart(quantity, names) {
@@ -144,7 +152,8 @@ function makeChart(quantity, names) {
 
   function rows() {
     const curves = [...lines.values()].map((line) => line.curve);
-    if (curves.length === 1) return [curves[0].steps, curves[0].values];
+    // Of its own: what is drawn must not grow behind uPlot's back.
+    if (curves.length === 1) return [[...curves[0].steps], [...curves[0].values]];
     return uPlot.join(curves.map((curve) => [curve.steps, curve.values]));
   }
 
@@ -203,12 +212,14 @@ function makeChart(quantity, names) {
   }
 
   function walk(event) {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || !plot) return;
-    event.preventDefault();
+    if (!plot) return;
     const last = plot.data[0].length - 1;
-    const next = Math.max(0, Math.min(last, (plot.cursor.idx ?? (by < 0 ? last + 1 : -1)) + by * (event.shiftKey ? 10 : 1)));
-    plot.setCursor({ left: plot.valToPos(plot.data[0][next], "x"), top: 10 });
+    const now = plot.cursor.idx;
+    const wanted = { ArrowLeft: (now ?? last + 1) - 1, ArrowRight: (now ?? -1) + 1, Home: 0, End: last }[event.key];
+    if (wanted === undefined) return;
+    event.preventDefault();
+    const step = plot.data[0][Math.max(0, Math.min(last, wanted))];
+    plot.setCursor({ left: plot.valToPos(step, "x"), top: 10 });
   }
 
   return {

@@ -18,7 +18,7 @@ export function jobPage(main, { id, go }) {
   const failure = el("p", { class: "notice", hidden: true });
   const waiting = el("p", { class: "soft", hidden: true });
   const facts = el("dl", { class: "facts" });
-  const charts = board({ empty: "No points yet.", names: ["train", "valid"] });
+  const charts = board({ empty: "No points yet.", names: ["train", "valid", "epoch"] });
   const log = logPanel();
   const doing = actions({ changed: done, failed: (error) => fill(trouble, notice(error)) });
   const again = el("a", { class: "button", href: `#/new?from=${encodeURIComponent(id)}`, title: "A new job that begins with these settings" }, "Copy and edit");

@@ -76,7 +76,8 @@ export function newPage(main, { query, go }) {
       const values = form.values();
       if (values === null) return;
       const [of, chosen] = divide(what.value);
-      const body = { job_name: name.value.trim() || chosen, ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }) };
+      const called = name.value.trim();
+      const body = { ...(called ? { job_name: called } : {}), ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }) };
       button.disabled = true;
       try {
         const job = await post("/jobs", body, { headers: { "Idempotency-Key": key } });
