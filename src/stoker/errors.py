@@ -131,7 +131,7 @@ class JobRefused(UsageError):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One field that is wrong: where, what is wrong with the value, and what it may be (() where any of a type)."""
+    """One field that is wrong: where, how, and what it may be (`allowed` is empty where it is no choice)."""
 
     field: str
     text: str

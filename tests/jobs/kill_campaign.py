@@ -1,8 +1,8 @@
 """A server that is killed again and again while jobs are asked for, run, cancelled and resumed.
 
-Each kill ends the server's whole process group by SIGKILL: server and dispatcher. Half of them at a moment that a process
-of it (or a runner) is inside a write to the store, the others at any moment. Each fifth is the machine's: all runners
-and trainings die with it.
+Each kill ends the server's whole process group by SIGKILL: server and dispatcher. Half of them at a moment
+that a process of it (or a runner) is inside a write to the store, the others at any moment. Each fifth is the
+machine's: all runners and trainings die with it.
 """
 
 import json

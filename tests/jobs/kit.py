@@ -1,4 +1,4 @@
-"""What the tests of jobs share: a service in a folder, its dispatcher as a real process, and waiting for a state."""
+"""What the tests of jobs share: a service in a folder, its dispatcher a real process; waiting for a state."""
 
 import subprocess
 import time
@@ -72,7 +72,9 @@ class Service:
         """The job once it has told of a step."""
         return self.until(
             lambda: self.store.job(job.id),
-            lambda found: found.state in ENDED or bool(self.store.points(found.id, after=0).items[step - 1 :]),
+            lambda found: (
+                found.state in ENDED or bool(self.store.points(found.id, after=0).items[step - 1 :])
+            ),
         )
 
     def until(self, look: Callable[[], Job], good: Callable[[Job], bool]) -> Job:

@@ -23,9 +23,9 @@ _STRANGE: tuple[Any, ...] = (
 )  # fmt: skip
 _RAW = (
     b"", b"{", b"}", b"[", b"null", b"NaN", b"-", b'"', b"{]", b"\xff\xfe{\x00}\x00", b"\xef\xbb\xbf{}",
-    b"{" * 5000, b"[" * 100_000, b'{"a":' * 2000, b"\x00" * 100, b'{"workload": NaN}', b'{"gpus": Infinity}', b"1" * 5000,
-    b'{"workload":"sar","workload":"sax"}', b"'{}'", b"{'a': 1}", b'{"a": 1,}', b"\x80abc", b'"\\ud800"',
-    b'{"gpus": 1' + b"0" * 5000 + b"}",
+    b"{" * 5000, b"[" * 100_000, b'{"a":' * 2000, b"\x00" * 100, b'{"workload": NaN}', b'{"gpus": Infinity}',
+    b"1" * 5000, b'{"workload":"sar","workload":"sax"}', b"'{}'", b"{'a': 1}", b'{"a": 1,}', b"\x80abc",
+    b'"\\ud800"', b'{"gpus": 1' + b"0" * 5000 + b"}",
 )  # fmt: skip
 
 

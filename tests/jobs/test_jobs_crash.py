@@ -48,7 +48,7 @@ def dead_process() -> Identity:
 
 
 def test_a_job_goes_on_while_the_dispatcher_is_gone(service: Service) -> None:
-    """Killed and started again, it takes over what runs: one attempt, each step once; also what ended meanwhile."""
+    """Killed and started again, it takes over what runs: one attempt, each step once."""
     job = service.store.create(counting(steps=80, seconds=0.05))
     service.start()
     service.wait_for_step(job, 2)
@@ -119,7 +119,7 @@ def test_a_runner_told_to_stop_by_the_system_gives_its_job_back(service: Service
 
 
 def test_an_end_that_nobody_told_is_told_by_the_next_dispatcher(service: Service) -> None:
-    """The training ended and its runner was killed before it could say so: it is done, and is not run again."""
+    """The training ended, its runner was killed before it could say so: it is done, and not run again."""
     job = service.store.create(counting())
     attempt = claim(service, job)
     folder = service.folder(job)
@@ -197,7 +197,7 @@ def test_the_dispatcher_ends_with_its_server(service: Service) -> None:
 
 
 def test_a_second_dispatcher_waits_for_the_first(service: Service) -> None:
-    """Two servers over one folder do not start jobs past each other's slots; the second goes on for the first."""
+    """Two servers over one folder do not start jobs past each other's slots."""
     first = service.start()
     job = service.store.create(counting(steps=1))
     service.wait(job, State.RUNNING, State.DONE)
@@ -214,7 +214,7 @@ def test_a_second_dispatcher_waits_for_the_first(service: Service) -> None:
 def test_a_database_that_is_away_for_a_while_costs_nothing(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
-    """A training goes on without it, for longer than a lease; all of its curve and log is there in the end."""
+    """A training goes on without it, for longer than a lease; curve and log are whole in the end."""
     service = Service(Settings(root=tmp_path / "jobs", store=postgres_url, lease_s=1.5, scripts=(SCRIPTS,)))
     try:
         job = service.store.create(counting(steps=100, seconds=0.05))

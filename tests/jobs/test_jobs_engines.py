@@ -16,12 +16,12 @@ from stoker.errors import EngineFailed, NoSuchJob, UsageError
 from stoker.facts.values import Gpu, Holder
 from stoker.jobs.dispatcher import Dispatcher
 from stoker.jobs.engines.admission import find_place
-from stoker.jobs.engines.engine import Place
+from stoker.jobs.engines.engine import Place, Running
 from stoker.jobs.engines.inprocess import InProcessEngine, Task
 from stoker.jobs.engines.local import LocalEngine
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.identity import Identity
-from stoker.jobs.job import Job, Request
+from stoker.jobs.job import Attempt, Job, Request
 from stoker.jobs.settings import Settings
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
@@ -164,7 +164,11 @@ def test_a_function_is_a_job(store: Store, tmp_path: Path) -> None:
     assert [store.job(job.id).state for job in (good, bad, slow)] == [
         State.DONE, State.FAILED, State.CANCELLED,
     ]  # fmt: skip
-    assert [(point.step, point.value) for point in store.points(good.id).items] == [(1, 1), (2, 0.5), (3, 1 / 3)]
+    assert [(point.step, point.value) for point in store.points(good.id).items] == [
+        (1, 1),
+        (2, 0.5),
+        (3, 1 / 3),
+    ]
     assert store.job(bad.id).error == "ValueError: no such set"
     assert [line.text for line in store.lines(bad.id).items] == ["begins", "and goes on"]
 
@@ -174,10 +178,10 @@ def test_an_engine_that_cannot_start_a_job_fails_it(store: Store, tmp_path: Path
     engine = InProcessEngine(store, lambda task: None)
     begin = engine.start
 
-    def start(job: Job, *given: Any) -> str:
+    def start(job: Job, attempt: Attempt, place: Place) -> str:
         if job.name == "bad":
             raise EngineFailed("no process could be made")
-        return begin(job, *given)
+        return begin(job, attempt, place)
 
     engine.start = start  # type: ignore[method-assign]
     bad, good = store.create(Request(name="bad", script="s")), store.create(Request(name="good", script="s"))
@@ -189,7 +193,11 @@ def test_an_engine_that_cannot_start_a_job_fails_it(store: Store, tmp_path: Path
 
 def test_a_closed_engine_gives_its_jobs_back(store: Store, tmp_path: Path) -> None:
     """A server that is stopped cancels nobody's job."""
-    engine = InProcessEngine(store, lambda task: task.stopped.wait(60) and None)
+
+    def work(task: Task) -> None:
+        task.stopped.wait(60)
+
+    engine = InProcessEngine(store, work)
     job = store.create(Request(name="long", script="s"))
     Dispatcher(Settings(root=tmp_path), store, engine).look()
     engine.close()
@@ -238,7 +246,9 @@ def test_a_job_that_fails_says_why(service: Service, tmp_path: Path) -> None:
 def test_a_training_killed_by_the_system_is_told_by_the_signal(service: Service, tmp_path: Path) -> None:
     """As the system does when memory runs out: the job failed, and the log says what it did last."""
     script = tmp_path / "big.py"
-    script.write_text("import os, signal\nprint('takes memory', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    script.write_text(
+        "import os, signal\nprint('takes memory', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     job = service.store.create(Request(name="big", script=str(script)))
     service.start()
     failed = service.wait(job)
@@ -258,9 +268,7 @@ def test_a_cancelled_job_saves_and_goes_on_from_there(service: Service) -> None:
     assert stopped.state is State.CANCELLED
     assert stopped.step is not None
     assert 3 <= stopped.step < 60
-    states = [
-        one.body["state"] for one in service.store.events(job.id).items if one.kind == "state"
-    ]
+    states = [one.body["state"] for one in service.store.events(job.id).items if one.kind == "state"]
     assert states == ["queued", "starting", "running", "saving", "cancelled"]
     service.store.ask_resume(job.id)
     done = service.wait(job)
@@ -274,7 +282,8 @@ def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path)
     """A script that ignores the signal does not hold its slot for ever."""
     script = tmp_path / "deaf.py"
     script.write_text(
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('deaf', flush=True)\ntime.sleep(600)\n"
     )
     service = Service(Settings(root=tmp_path / "jobs", grace_s=0.5))
     try:
@@ -288,7 +297,7 @@ def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path)
 
 
 def test_a_job_knows_nothing_of_the_store(service: Service, tmp_path: Path) -> None:
-    """Its environment has its own folder, no card it was not given, and neither address nor password of the store."""
+    """Its environment has its folder, no card it was not given, and neither address nor password."""
     script = tmp_path / "show.py"
     script.write_text("import json, os\nprint(json.dumps(dict(os.environ)))\nprint(os.getcwd())\n")
     job = service.store.create(Request(name="show", script=str(script)))
@@ -316,7 +325,8 @@ def test_what_a_runner_left_behind_is_killed(tmp_path: Path) -> None:
     settings = Settings(root=tmp_path)
     engine = LocalEngine(settings)
     child = psutil.Popen(
-        [sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '600'])"], start_new_session=True
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '600'])"],
+        start_new_session=True,
     )
     handle = str(Identity.of(child.pid))
     while not (workers := psutil.Process(child.pid).children()):
@@ -370,9 +380,23 @@ def test_lines_are_read_whole(tmp_path: Path) -> None:
 
 def test_settings_travel_by_the_environment() -> None:
     """And without them a process says who should have started it."""
-    settings = Settings(root=Path("/r"), store="postgresql://ann:secret@host/jobs", scripts=(SCRIPTS,), slots=3)
+    settings = Settings(
+        root=Path("/r"), store="postgresql://ann:secret@host/jobs", scripts=(SCRIPTS,), slots=3
+    )
     assert Settings.from_environment(settings.to_environment()) == settings
     with pytest.raises(UsageError, match="stoker serve"):
         Settings.from_environment({})
     with pytest.raises(UsageError, match="slots is 0"):
         Settings(root=Path("/r"), slots=0)
+
+
+def test_a_card_is_not_given_out_while_it_is_unknown_who_starts_where(tmp_path: Path) -> None:
+    """A dispatcher that was killed in a start does not know yet which card that job has."""
+    engine = LocalEngine(Settings(root=tmp_path), read_cards=lambda: ((card(0), card(1)), None))
+    starting = Running(job=job_for(gpus=1), handle=None)
+    assert engine.find_place(job_for(gpus=1), [starting]) == (
+        "waits for a GPU: a job is starting, and which it has is not known yet"
+    )
+    known = replace(starting, handle=str(Identity.of(os.getpid(), ("GPU-0",))))
+    assert engine.find_place(job_for(gpus=1), [known]) == Place(gpus=("GPU-1",))
+    assert engine.find_place(job_for(), [starting]) == Place()

@@ -40,7 +40,9 @@ def curve(*steps: int, value: float = 1.0, t: float = 1.0) -> list[Number]:
 
 def test_a_job_is_as_it_was_asked_for(store: Store) -> None:
     """All of the request comes back, also after the store was closed and opened again."""
-    asked = Request(name="größer", workload="sar", config={"train": {"epochs": 3}}, gpus=1, vram_bytes=1 << 40)
+    asked = Request(
+        name="größer", workload="sar", config={"train": {"epochs": 3}}, gpus=1, vram_bytes=1 << 40
+    )
     made = store.create(asked)
     store.close()
     assert store.job(made.id).request == asked
@@ -48,7 +50,7 @@ def test_a_job_is_as_it_was_asked_for(store: Store) -> None:
 
 
 def test_the_same_key_is_the_same_job(store: Store) -> None:
-    """A client that did not hear the answer may ask again; with another request under the key it is refused."""
+    """A client that did not hear the answer may ask again; another request under the key is refused."""
     first = store.create(counting(), key="monday")
     assert store.create(counting(), key="monday").id == first.id
     with pytest.raises(KeyTaken, match=first.id):
@@ -85,7 +87,9 @@ def test_the_queue_is_told_by_position(store: Store) -> None:
 def test_a_list_is_filtered_and_paged(store: Store) -> None:
     """By state, workload and part of the name, whose % and _ are only letters; pages leave nothing out."""
     names = ["a", "ab", "50%", "x_y", "abc"]
-    made = [store.create(Request(name=name, workload="sar" if name == "ab" else "heimdall")) for name in names]
+    made = [
+        store.create(Request(name=name, workload="sar" if name == "ab" else "heimdall")) for name in names
+    ]
     store.ask_cancel(made[0].id)
     assert [job.name for job in store.jobs(name="b").items] == ["abc", "ab"]
     assert [job.name for job in store.jobs(name="%").items] == ["50%"]
@@ -153,7 +157,7 @@ def test_states_follow_one_another_as_drawn(path: list[State]) -> None:
 
 
 def test_a_resumed_curve_has_each_step_once(store: Store) -> None:
-    """Points made again replace those of the same step; those told again as they were stay, and are no news."""
+    """Points made again replace those of the same step; told again as they were, they are no news."""
     job = store.create(counting())
     token = start(store, job.id)
     holding = Holding(store)
@@ -251,9 +255,7 @@ def test_what_is_deleted_is_gone_and_known_to_be(store: Store) -> None:
     job, other = store.create(counting()), store.create(counting(name="other"))
     for id_ in (job.id, other.id):
         token = start(store, id_)
-        Holding(store).report(
-            id_, token, Report(points=curve(1), lines=[(0.0, "x")], log_from=0, log_to=2)
-        )
+        Holding(store).report(id_, token, Report(points=curve(1), lines=[(0.0, "x")], log_from=0, log_to=2))
         Holding(store).finish(id_, token, State.DONE)
     store.delete(job.id)
     assert (store.points(job.id).items, store.lines(job.id).items) == ((), ())
@@ -302,7 +304,7 @@ def test_what_is_no_store_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.service
 def test_a_server_that_was_away_is_asked_again(postgres_server: PostgresServer, postgres_url: str) -> None:
-    """A connection that it ended is made anew; while it is away that is said, and what was asked can be asked again."""
+    """A connection that it ended is made anew; while it is away that is said, and nothing is half done."""
     store = Store.open(postgres_url)
     store.create(counting())
     postgres_server.stop()
@@ -314,7 +316,10 @@ def test_a_server_that_was_away_is_asked_again(postgres_server: PostgresServer, 
     finally:
         postgres_server.start()
     assert store.create(counting(), key="again").number == 3
-    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
+    end = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
+    )
     postgres_server.run(end)
     assert [one.id for one in store.events().items] == [2, 4]
     postgres_server.run(end)

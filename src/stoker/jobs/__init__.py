@@ -16,7 +16,7 @@ __all__ = ["Client", "Job"]
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'stoker.jobs' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        raise AttributeError(f"module 'stoker.jobs' has no {name!r}; it offers {', '.join(__all__)}")
     from stoker.jobs import client
 
     return getattr(client, name)

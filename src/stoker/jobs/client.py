@@ -53,7 +53,7 @@ class Client:
         vram_bytes: int | None = None,
         ram_bytes: int | None = None,
     ) -> "Job":
-        """Ask for a job. With a `key`, asking twice makes one job. What it needs must be free before it starts."""
+        """Ask for a job. With a `key`, asking twice makes one job. What it needs must be free first."""
         needs = {"gpus": gpus, "vram_bytes": vram_bytes, "ram_bytes": ram_bytes}
         body: dict[str, Any] = {what: value for what, value in needs.items() if value is not None}
         if workload is not None:
@@ -162,7 +162,7 @@ class Client:
             answer = urllib.request.urlopen(request, timeout=patience_s)
         except urllib.error.HTTPError as error:
             with error:
-                raise _refusal(error, self.url) from None
+                raise _refusal(error, self.url, path) from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             raise JobsUnreachable(
@@ -325,13 +325,16 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[int | None, str,
             number, kind, data = None, "", ""
 
 
-def _refusal(error: urllib.error.HTTPError, url: str) -> Exception:
+def _refusal(error: urllib.error.HTTPError, url: str, path: str) -> Exception:
     """What the server says is wrong, as the error that it is."""
+    strange = JobsUnreachable(f"{url} answered {error.code}, and not as a jobs server does: is it one?")
     try:
         told = json.loads(error.read())
         detail = str(told["detail"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return JobsUnreachable(f"{url} answered {error.code}, and not as a jobs server does")
+        return strange
+    if error.code == 404 and not path.startswith("/jobs/"):
+        return strange
     if error.code == 422 and "errors" in told:
         problems = [
             Problem(field=one["field"], text=one["message"], allowed=tuple(one["allowed"] or ()))

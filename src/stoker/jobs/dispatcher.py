@@ -1,8 +1,8 @@
 """`python -m stoker.jobs.dispatcher`: from the queue to the engines, and back to the queue what was lost.
 
-A process of its own beside the server, so that no request waits for it. It keeps nothing that is not in the store or in
-a job's folder: killed at any moment, the next one finds the runners that go on, settles those that ended, and queues
-those that are gone.
+A process of its own beside the server, so that no request waits for it. It keeps nothing that is not in the
+store or in a job's folder: killed at any moment, the next one finds the runners that go on, settles those
+that ended, and queues those that are gone.
 """
 
 import contextlib
@@ -24,7 +24,6 @@ from stoker.jobs.lease import Heartbeats
 from stoker.jobs.progress import Reading
 from stoker.jobs.runner import clean
 from stoker.jobs.settings import Settings
-from stoker.jobs.states import State
 from stoker.jobs.store import Store
 from stoker.jobs.store.holding import Held, Holding, Report
 from stoker.jobs.tail import Tail
@@ -81,6 +80,8 @@ class Dispatcher:
         phase = self._engine.poll(handle)
         if phase == "gone":
             self._settle(held)
+        elif phase == "pending" and held.job.cancel_asked:
+            self._kill(handle)  # there is nothing to save yet
         elif phase == "pending":
             with contextlib.suppress(LeaseLost):  # it ended, or was cancelled, meanwhile
                 self._holding.beat(held.job.id, held.lease.token)
@@ -88,13 +89,13 @@ class Dispatcher:
             self._press(held, handle)
 
     def _press(self, held: Held, handle: str) -> None:
-        """A runner hears from the store that it is to stop. One that does not is told, and in the end killed."""
+        """A runner hears from the store that it is to stop; one that does not is killed in the end."""
         since = self._asked.setdefault(handle, self._clock())
         if self._clock() - since > self._settings.grace_s + _PATIENCE_S:
             self._kill(handle)
 
     def _kill(self, handle: str) -> None:
-        """An engine that cannot is asked again in the next pass; without its lease a runner ends by itself."""
+        """An engine that cannot is asked again in the next pass; without a lease a runner ends by itself."""
         try:
             self._engine.stop(handle, save=False)
         except EngineFailed as error:
@@ -162,9 +163,7 @@ class Dispatcher:
             if needs_card in blocked:
                 self._tell_wait(job, "waits for those before it in the queue")
                 continue
-            running = [
-                Running(job=one.job, handle=one.attempt.handle) for one in self._holding.held()
-            ]
+            running = [Running(job=one.job, handle=one.attempt.handle) for one in self._holding.held()]
             place = self._engine.find_place(job, running)
             if isinstance(place, str):
                 blocked.add(needs_card)

@@ -45,7 +45,7 @@ def read_exit(folder: JobFolder, attempt: int) -> Mapping[str, Any] | None:
 def judge(told: Mapping[str, Any], log: Path, *, cancelled: bool) -> End:
     """What an exit means: `cancelled` says that the job was to be stopped for good."""
     code, stopped = told["code"], told["stopped"]
-    # A workload that was told to stop and ends well had come to its last step; of a script it cannot be known.
+    # A workload that was told to stop and ends well had made its last step; of a script it cannot be known.
     heard = stopped and (code in (*_TERMINATED, -signal.SIGKILL) or (code == 0 and told["script"]))
     if heard:
         return End(outcome=State.CANCELLED if cancelled else None)

@@ -1,18 +1,17 @@
 """Where a job's files lie. Everything that a job writes is under its own folder; ids never leave the root.
 
-    ROOT/                     `stoker serve --root` (default: .stoker/jobs)
-      jobs.db                   the store, unless it is in PostgreSQL
-      dispatcher.lock           one dispatcher at a time
-      runs/ID/
-        training/                 the workload's `--out`, and a script's $STOKER_JOB_FOLDER: checkpoints, metrics.jsonl
-        config.json               the workload's settings
-        runner.lock               one runner at a time
-        attempt-1/
-          plan.json                 what its process is to do
-          log.txt                   all that it printed
-          exit.json                 how it ended; there whole or not at all
-          records/record/           the observer's record
-        report.html               the doctor's, where it was asked for
+ROOT/                     `stoker serve --root` (default: .stoker/jobs)
+  jobs.db                   the store, unless it is in PostgreSQL
+  dispatcher.lock           one dispatcher at a time
+  runs/ID/
+    training/                 a script's $STOKER_JOB_FOLDER: checkpoints, metrics.jsonl
+    runner.lock               one runner at a time
+    attempt-1/
+      plan.json                 what its process is to do
+      log.txt                   all that it printed
+      exit.json                 how it ended; there whole or not at all
+      records/record/           the observer's record
+    report.html               the doctor's, where it was asked for
 """
 
 import re
@@ -46,11 +45,6 @@ class JobFolder:
     def training(self) -> Path:
         """What the training writes: checkpoints, metrics.jsonl, pictures."""
         return self.path / "training"
-
-    @property
-    def config(self) -> Path:
-        """The workload's settings."""
-        return self.path / "config.json"
 
     @property
     def lock(self) -> Path:

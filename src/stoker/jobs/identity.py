@@ -41,9 +41,7 @@ class Identity:
         try:
             process = psutil.Process(self.pid)
             # As many digits as are told: the kernel counts in hundredths.
-            return (
-                abs(process.create_time() - self.born) < 0.02 and process.status() != psutil.STATUS_ZOMBIE
-            )
+            return abs(process.create_time() - self.born) < 0.02 and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 

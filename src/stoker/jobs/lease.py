@@ -1,8 +1,9 @@
 """One lease a job: who holds its token may run it and write of it. Who is lost is decided here. Pure.
 
-A claim raises the job's token by one; every write names the token it was claimed with, and one that is no longer the
-job's is refused (`LeaseLost`). The holder counts `beat` up as it goes. Whoever watches judges by its own clock since it
-last saw the count change, so that clocks of two machines are never compared, and a clock that is set loses nobody.
+A claim raises the job's token by one; every write names the token it was claimed with, and one that is no
+longer the job's is refused (`LeaseLost`). The holder counts `beat` up as it goes. Whoever watches judges by
+its own clock since it last saw the count change, so that clocks of two machines are never compared, and a
+clock that is set loses nobody.
 """
 
 from collections.abc import Iterable
@@ -34,8 +35,8 @@ class Heartbeats:
     def watch(self, leases: Iterable[Lease], now: float) -> list[Lease]:
         """Look at all leases that are held now; those that are lost.
 
-        A watcher that was away itself (a store that did not answer, a process that was stopped) holds that time
-        against nobody: all begin anew.
+        A watcher that was away itself (a store that did not answer, a process that was stopped) holds that
+        time against nobody: all begin anew.
         """
         was_away = self._looked is not None and now - self._looked > self._lease_s / RENEWALS
         before, self._seen = {} if was_away else self._seen, {}

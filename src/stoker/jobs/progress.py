@@ -1,4 +1,4 @@
-"""How far a training is, from the files it writes: the trainer's journal and the observer's record. Reads only.
+"""How far a training is, by the files it writes: the trainer's journal, the observer's record. Reads only.
 
 progress = Reading(folder, attempt=1)
 points, made = progress.read(pid)      # new points of curves, and how far it is
@@ -73,7 +73,7 @@ class Reading:
         return self._made > 0
 
     def _find_beginning(self, pid: int | None) -> bool:
-        """Whether the journal may be read: the trainer of this attempt has begun it, or it is a script's own."""
+        """Whether the journal may be read: this attempt's trainer has begun it, or it is a script's own."""
         if self._all is not None or not self._begun.exists():
             return True
         told = json.loads(self._begun.read_text())
@@ -102,7 +102,7 @@ class Reading:
         return told if isinstance(told, int) else self.first_step
 
     def _rate(self) -> float | None:
-        """Samples a second since the first step, as the trainer counts them; for a script without a journal."""
+        """Samples a second since the first step, as the trainer counts; for a script without a journal."""
         if self._first is None or self._made < 2 or not self._samples:
             return None
         seconds = self._last[-1]["t"] - self._first["t"]
@@ -113,8 +113,8 @@ class Reading:
         step = self._step()
         if self._all is None or step is None or self._first is None or self._made < 2:
             told = self._told.get("eta_seconds")
-            return float(told) if _is_number(told) else None
-        seconds = self._last[-1]["t"] - self._first["t"]
+            return float(told) if told is not None and _is_number(told) else None
+        seconds: float = self._last[-1]["t"] - self._first["t"]
         return max(0, self._all - step) * seconds / (self._made - 1)
 
     def _phases(self) -> dict[str, float] | None:

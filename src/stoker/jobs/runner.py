@@ -1,11 +1,11 @@
-"""`python -m stoker.jobs.runner ID ATTEMPT TOKEN [HANDLE]`: the process that has a job. It trains nothing itself.
+"""`python -m stoker.jobs.runner ID ATTEMPT TOKEN [HANDLE]`: the process that has a job, and trains nothing.
 
-It starts the training as a child, tells the store what the child prints and measures, renews the lease, hears that the
-job is to stop, and says how it ended. A child that hangs in C code, or dies by a signal, does not take the heartbeat
-or the news of its end with it. Without torch, which takes seconds to import.
+It starts the training as a child, tells the store what the child prints and measures, renews the lease, hears
+that the job is to stop, and says how it ended. A child that hangs in C code, or dies by a signal, does not
+take the heartbeat or the news of its end with it. Without torch, which takes seconds to import.
 
 - A job's folder is locked while a runner has it: also where the store cannot be reached, none runs twice.
-- A store that does not answer is asked again; the training goes on. A lease that is another's by now ends it at once.
+- A store that does not answer is asked again; the training goes on. A lease that is another's by now ends it.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from stoker.jobs.lease import RENEWALS
 from stoker.jobs.plan import Plan
 from stoker.jobs.progress import Reading
 from stoker.jobs.settings import VARIABLE, Settings
+from stoker.jobs.states import State
 from stoker.jobs.store import Store
 from stoker.jobs.store.holding import Holding, Report
 from stoker.jobs.tail import Tail
@@ -62,7 +63,7 @@ class Runner:
         self._log = Tail(self._folder.log(attempt))
         self._reading = Reading(self._folder, attempt)
         self._child: subprocess.Popen[bytes] | None = None
-        self._doctor: subprocess.Popen[bytes] | None = None
+        self._doctor: verdict.Examination | None = None
         self._verdict_at: float | None = None
         self._verdict_in = _FIRST_VERDICT_S
         # By whom it was told to stop: through the store (cancelled), or by a signal (it goes on later).
@@ -84,26 +85,30 @@ class Runner:
             sys.stderr.write(f"stoker: {error}\n")
             return FENCED
         finally:
-            for child in (self._child, self._doctor):
-                if child is not None and child.poll() is None:
-                    child.kill()
-                    child.wait()
+            if self._child is not None and self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
+            if self._doctor is not None:
+                self._doctor.end()
             signal.signal(signal.SIGTERM, before)
 
     def _run(self, job: Job) -> None:
-        self._cancelled = self._insist(
-            lambda: self._holding.begin(self._id, self._token, self._handle)
-        ).stop
+        self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
         script = job.request.script is not None
-        # A training that was to be stopped before it began is told so as one that was killed in its first moment.
+        # Stopped before it began: as one that was ended in its first moment.
         code = -signal.SIGTERM if self._is_to_stop else self._train(job)
         ending.write_exit(self._folder, self._attempt, code, stopped=self._is_to_stop, script=script)
         self._tell_rest()
-        self._reach_verdict()
         told = ending.read_exit(self._folder, self._attempt)
         assert told is not None
         end = ending.judge(told, self._folder.log(self._attempt), cancelled=self._cancelled)
+        # Who waits for the end has the verdict with it; who cancelled a job does not wait for that.
+        is_awaited = end.outcome in (State.DONE, State.FAILED)
+        if is_awaited:
+            self._reach_verdict(self._attend)
         self._insist(lambda: ending.settle(self._holding, self._id, self._token, end))
+        if not is_awaited:
+            self._reach_verdict(subprocess.Popen.wait)
 
     # --- before ---------------------------------------------------------------------------------------
 
@@ -187,7 +192,7 @@ class Runner:
             return
         self._untold = None
         self._told_at = time.monotonic()
-        # Where an earlier telling was heard, though its answer was lost, the store is further than we thought.
+        # Where an earlier telling was heard and its answer lost, the store is further than we thought.
         self._log.position = orders.log_bytes
         self._cancelled = self._cancelled or orders.stop
 
@@ -229,7 +234,7 @@ class Runner:
         """From time to time the doctor looks at the record, beside the training."""
         now = time.monotonic()
         if self._doctor is not None:
-            if self._doctor.poll() is not None:
+            if self._doctor.process.poll() is not None:
                 self._tell_verdict()
         elif self._verdict_at is None:
             if self._reading.has_steps:
@@ -239,21 +244,19 @@ class Runner:
             self._verdict_in *= 2
             self._verdict_at = now + self._verdict_in
 
-    def _reach_verdict(self) -> None:
+    def _reach_verdict(self, wait: Callable[["subprocess.Popen[bytes]"], int]) -> None:
         """The last one, of the whole record."""
         if self._doctor is not None:
-            self._doctor.kill()
-            self._doctor.communicate()
+            self._doctor.end()
         self._doctor = verdict.begin(self._folder.record(self._attempt))
         if self._doctor is not None:
-            self._attend(self._doctor)
+            wait(self._doctor.process)
             self._tell_verdict()
 
     def _tell_verdict(self) -> None:
         assert self._doctor is not None
-        told, _ = self._doctor.communicate()
+        found = self._doctor.read()
         self._doctor = None
-        found = verdict.read(told)
         if found is not None:
             self._insist(lambda: self._holding.judge(self._id, self._token, found))
 

@@ -11,7 +11,7 @@ from stoker.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One service. Passed to child processes by the environment, never on a command line: a URL has passwords."""
+    """One service. Children get it by the environment, not by their command line: a URL has passwords."""
 
     root: Path
     # sqlite:///FILE or postgresql://…; None: jobs.db in the root.
@@ -41,7 +41,11 @@ class Settings:
 
     def to_environment(self) -> dict[str, str]:
         """For a child process."""
-        told = {**asdict(self), "root": str(self.root), "scripts": [str(path) for path in self.scripts]}
+        told = {
+            **asdict(self),
+            "root": str(self.root.absolute()),
+            "scripts": [str(path) for path in self.scripts],
+        }
         return {VARIABLE: json.dumps(told)}
 
     @classmethod

@@ -1,12 +1,12 @@
 """The states of a job, and which may follow which. Pure.
 
-    queued ──> starting ──> running ──> done
-      ^  \\         |           |  \\──> failed ──┐
-      |   \\        |           |                │
-      |    \\       └────┬──────┴──> saving ──> cancelled ──┐
-      |     \\──────────────────────────────────^           │
-      ├── lost <────────┘ (no heartbeat)                    │
-      └─────────────────────────────── resumed ─────────────┘
+queued ──> starting ──> running ──> done
+  ^  \\         |           |  \\──> failed ──┐
+  |   \\        |           |                │
+  |    \\       └────┬──────┴──> saving ──> cancelled ──┐
+  |     \\──────────────────────────────────^           │
+  ├── lost <────────┘ (no heartbeat)                    │
+  └─────────────────────────────── resumed ─────────────┘
 """
 
 from enum import StrEnum

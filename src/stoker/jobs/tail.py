@@ -16,7 +16,7 @@ class Tail:
         self.position = position
 
     def read(self, *, rest: bool = False) -> list[str]:
-        """Whole lines since the last reading, `position` behind them; with `rest`, also a last one without an end."""
+        """Whole lines since the last reading; with `rest`, also a last one without an end."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self.position)

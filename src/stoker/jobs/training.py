@@ -1,4 +1,4 @@
-"""`python -m stoker.jobs.training PLAN`: a workload's training by a job's plan; 143 where it was told to stop."""
+"""`python -m stoker.jobs.training PLAN`: a workload by a job's plan; 143 where it was told to stop."""
 
 import signal
 import sys

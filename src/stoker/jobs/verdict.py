@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +17,50 @@ _LEAST_STEPS = 2
 _WORTH_TELLING = 0.1
 
 
-def begin(record: Path) -> "subprocess.Popen[bytes] | None":
+class Examination:
+    """The doctor, looking at a record. It prints into a file: a pipe that nobody reads would hold it up."""
+
+    def __init__(self, record: Path) -> None:
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - open until it is read
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "stoker", "doctor", "--json", "--no-report", str(record)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=subprocess.DEVNULL,
+            # Its threads would be the training's cores, and its context the training's memory.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+        if sys.platform != "win32":
+            os.setpriority(os.PRIO_PROCESS, self.process.pid, 10)
+
+    def read(self) -> dict[str, Any] | None:
+        """The verdict, once the process has ended; None where it found nothing to judge, or was ended."""
+        assert self.process.poll() is not None
+        with self._out:
+            self._out.seek(0)
+            told = self._out.read()
+        if self.process.returncode or not told.strip():
+            return None
+        found = json.loads(told)
+        verdict = found["verdict"]
+        return {
+            "cause": verdict["cause"],
+            "share": verdict["share"],
+            "sentence": sentence(
+                verdict["cause"], verdict["share"], verdict["why"], found.get("shares") or {}
+            ),
+        }
+
+    def end(self) -> None:
+        """Not wanted any more."""
+        self.process.kill()
+        self.process.wait()
+        self._out.close()
+
+
+def begin(record: Path) -> Examination | None:
     """Start the doctor on a record; None where there is too little in it."""
-    if not _has_steps(record / "rank0" / "steps.jsonl"):
-        return None
-    child = subprocess.Popen(
-        [sys.executable, "-m", "stoker", "doctor", "--json", "--no-report", str(record)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        # Its threads would be the training's cores, and its context the training's memory.
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    if sys.platform != "win32":
-        os.setpriority(os.PRIO_PROCESS, child.pid, 10)
-    return child
-
-
-def read(told: bytes) -> dict[str, Any] | None:
-    """The verdict in what the doctor printed; None where it found nothing to judge."""
-    if not told.strip():
-        return None
-    found = json.loads(told)
-    verdict = found["verdict"]
-    return {
-        "cause": verdict["cause"],
-        "share": verdict["share"],
-        "sentence": sentence(verdict["cause"], verdict["share"], verdict["why"], found.get("shares") or {}),
-    }
+    return Examination(record) if _has_steps(record / "rank0" / "steps.jsonl") else None
 
 
 def sentence(cause: str, share: float | None, why: list[str], shares: dict[str, float | None]) -> str:

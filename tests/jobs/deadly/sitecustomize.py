@@ -1,7 +1,7 @@
-"""Put on the path of a server's processes by the kill campaign: kills the next one that writes, inside its write.
+"""On the path of a server's processes in the kill campaign: kills the next one that writes, in its write.
 
-The campaign leaves a file `armed` that says whom, and where: before the commit or just after it. The process takes the
-file away, says that it dies, and dies.
+The campaign leaves a file `armed` that says whom, and where: before the commit or just after it. The process
+takes the file away, says that it dies, and dies.
 """
 
 import contextlib

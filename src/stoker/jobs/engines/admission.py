@@ -1,7 +1,8 @@
 """May a job start now: by slots, by cards that are free, by who else holds them, by memory. Pure.
 
-A job that needs a card gets one that no other job here has and that has room for it. How much it needs is what it was
-asked for with, or what its earlier run was seen to take; where neither is known, a card that others hold is not used.
+A job that needs a card gets one that no other job here has and that has room for it. How much it needs is
+what it was asked for with, or what its earlier run was seen to take; where neither is known, a card that
+others hold is not used.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +26,8 @@ def find_place(
 ) -> Place | str:
     """A place, or why there is none.
 
-    `taken` are cards of jobs that run, `without_card` how many run without one, `no_cards` why there are no cards.
+    `taken` are cards of jobs that run, `without_card` how many run without one, `no_cards`
+    why there are no cards.
     """
     asked = job.request
     need = asked.ram_bytes
@@ -65,7 +67,7 @@ def _why_not(card: Gpu, taken: Collection[str], need: int | None) -> str | None:
         used = card.used_bytes
         if used is None or used <= NOBODYS_BYTES:
             return None
-        return f"{name} has {size(used)} in use, by whom cannot be seen; say how much memory the job needs (vram_bytes)"
+        return f"{name} has {size(used)} in use, by whom cannot be seen: tell the job's need by vram_bytes"
     others = [one for one in card.holders if not one.graphics_only and not one.ours]
     return f"{name} is in use{_held_by(card)}" if others else None
 

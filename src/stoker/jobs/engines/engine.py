@@ -1,4 +1,4 @@
-"""What the dispatcher asks of an engine. A handle is a text by which it finds a job's process again, also later."""
+"""What the dispatcher asks of an engine. By a handle, a text, it finds a job's process again."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol

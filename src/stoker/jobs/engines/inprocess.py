@@ -1,4 +1,4 @@
-"""Jobs as threads of this process, whose work is a function: for tests, and to look at the service without training.
+"""Jobs as threads of this process, whose work is a function: for tests, and to try the service.
 
     def work(task: Task) -> None:
         for step in range(1, 4):

@@ -1,4 +1,4 @@
-"""Jobs as child processes of this machine: each runner leads a session of its own, and outlives the dispatcher."""
+"""Jobs as processes of this machine: each runner leads a session of its own, and outlives the dispatcher."""
 
 import os
 import subprocess
@@ -38,6 +38,8 @@ class LocalEngine:
 
     def find_place(self, job: Job, running: list[Running]) -> Place | str:
         """By slots, cards, who holds them, and memory, all as they are now."""
+        if job.request.gpus and any(one.job.request.gpus and one.handle is None for one in running):
+            return "waits for a GPU: a job is starting, and which it has is not known yet"
         cards, why = self._read_cards() if job.request.gpus else ((), None)
         handles = [Identity.parse(one.handle) for one in running if one.handle is not None]
         return admission.find_place(
@@ -58,7 +60,14 @@ class LocalEngine:
             where.mkdir(parents=True, exist_ok=True)
             with (where / "runner.txt").open("ab") as out:
                 child = subprocess.Popen(
-                    [sys.executable, "-m", "stoker.jobs.runner", job.id, str(attempt.number), str(attempt.token)],
+                    [
+                        sys.executable,
+                        "-m",
+                        "stoker.jobs.runner",
+                        job.id,
+                        str(attempt.number),
+                        str(attempt.token),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,

@@ -1,7 +1,8 @@
 """Jobs on a Ray cluster, by its Jobs API: each runner is the entry point of one Ray job.
 
-Ray chooses the node and gives out its cards. What a job reads and writes must be the same on all nodes: the root on a
-shared file system, and a store in PostgreSQL where there is more than one node. The package must be installed there.
+Ray chooses the node and gives out its cards. What a job reads and writes must be the same on all nodes: the
+root on a shared file system, and a store in PostgreSQL where there is more than one node. The package must be
+installed there.
 """
 
 import shlex
@@ -16,7 +17,7 @@ _GONE = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 class RayEngine:
-    """`handle` is the id that Ray knows the job by; it is made of the job's and its token, so none starts twice."""
+    """`handle` is the id that Ray knows the job by; made of job and token, so that none starts twice."""
 
     name = "ray"
 
@@ -30,8 +31,8 @@ class RayEngine:
             self._client: Any = JobSubmissionClient(settings.ray_address)
         except (ConnectionError, RuntimeError) as error:
             raise EngineFailed(
-                f"no Ray cluster at {settings.ray_address or 'RAY_ADDRESS'}: {error}; start one (ray start --head), "
-                "or give the address of its dashboard (http://HOST:8265)"
+                f"no Ray cluster at {settings.ray_address or 'RAY_ADDRESS'}: {error}; start one "
+                "(ray start --head), or give the address of its dashboard (http://HOST:8265)"
             ) from error
 
     def find_place(self, job: Job, running: list[Running]) -> Place | str:
@@ -42,7 +43,15 @@ class RayEngine:
     def start(self, job: Job, attempt: Attempt, place: Place) -> str:
         """Submit the runner."""
         handle = f"stoker-{job.id}-{attempt.token}"
-        words = ["python", "-m", "stoker.jobs.runner", job.id, str(attempt.number), str(attempt.token), handle]
+        words = [
+            "python",
+            "-m",
+            "stoker.jobs.runner",
+            job.id,
+            str(attempt.number),
+            str(attempt.token),
+            handle,
+        ]
         try:
             self._client.submit_job(
                 entrypoint=shlex.join(words),
@@ -57,7 +66,7 @@ class RayEngine:
         return handle
 
     def poll(self, handle: str) -> Phase:
-        """As Ray tells it; a job that it does not know is gone, a cluster that does not answer tells nothing."""
+        """As Ray tells it; a job that it does not know is gone. One that does not answer tells nothing."""
         try:
             status = str(self._client.get_job_status(handle).value)
         except ConnectionError:
@@ -71,7 +80,7 @@ class RayEngine:
         return "gone" if status in _GONE else "alive"
 
     def stop(self, handle: str, *, save: bool) -> None:
-        """Kill it. To save first, a runner hears from the store: Ray's own stop leaves 3 s, to all its processes."""
+        """Kill it. To save first, a runner hears from the store: Ray's own stop leaves it 3 s."""
         if save:
             return
         try:

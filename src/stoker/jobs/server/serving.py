@@ -200,8 +200,10 @@ class Running:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that says it is TCP: of one that leaves it open (`create_server`) asyncio does not ask that small
-    answers be sent at once, and each took 40 ms longer.
+    """A socket that says it is TCP.
+
+    Of one that leaves it open, as `create_server` does, asyncio does not ask that small answers be sent at
+    once: each took 40 ms longer.
     """
     made = socket.socket(
         socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP

@@ -72,9 +72,7 @@ class _Follower:
         return not wanted
 
     def end(self) -> None:
-        """Nothing more."""
-        while self.queue.full():
-            self.queue.get_nowait()
+        """Nothing more after what it has; there is room for that behind what it may have."""
         self.queue.put_nowait(None)
 
 
@@ -174,6 +172,7 @@ class Tailer:
         if messages:
             for one in list(self._followers):
                 if not one.tell(messages):
+                    self._followers.discard(one)
                     one.end()
 
     def _read(self, after: int, job: str | None) -> tuple[list[Message], int]:

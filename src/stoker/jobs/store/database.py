@@ -1,8 +1,8 @@
 """One database, SQLite or PostgreSQL by its URL: connections, transactions, migrations. No SQL of jobs.
 
 Both are spoken to by their own drivers (sqlite3, psycopg) in the SQL they share; `?` stands for a value. What
-differs is here: how to connect, how a transaction begins, what a lost connection looks like. A layer above the
-drivers would bring 0.2 s of import to every runner, and nothing that the few statements here need.
+differs is here: how to connect, how a transaction begins, what a lost connection looks like. A layer above
+the drivers would bring 0.2 s of import to every runner, and nothing that the few statements here need.
 """
 
 import contextlib
@@ -40,7 +40,8 @@ class Sqlite:
 
     kind = "sqlite"
     begin = "BEGIN IMMEDIATE"
-    broken: tuple[type[Exception], ...] = ()
+    # Raised where the file is gone, full, or held by a writer for too long.
+    broken: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,13 +50,17 @@ class Sqlite:
         """A connection for one thread."""
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise DatabaseUnreachable(
-                f"this Python has SQLite {sqlite3.sqlite_version}, and the store needs 3.39 or newer: use a newer "
-                "Python, or a store in PostgreSQL (--store postgresql://…)"
+                f"this Python has SQLite {sqlite3.sqlite_version}, and the store needs 3.39 or newer: "
+                "use a newer Python, or a store in PostgreSQL (--store postgresql://…)"
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             made = sqlite3.connect(
-                self.path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=256
+                self.path,
+                timeout=_WAIT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
             )
             try:
                 made.execute("PRAGMA journal_mode = WAL")
@@ -168,7 +173,9 @@ class Database:
                 if self.kind == "postgresql":  # else two servers that start at once both make the tables
                     connection.execute("SELECT pg_advisory_xact_lock(7705)")
                 connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-                [(there,)] = connection.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchall()
+                [(there,)] = connection.execute(
+                    "SELECT COALESCE(MAX(version), 0) FROM schema_version"
+                ).fetchall()
                 if there > len(wanted):
                     raise UsageError(
                         f"the store has schema {there}, and this version of Stoker knows {len(wanted)}: "
@@ -223,7 +230,7 @@ class Database:
     def _undo(self, connection: Connection) -> None:
         try:
             connection.execute("ROLLBACK")
-        except (*self._dialect.broken, sqlite3.Error):
+        except self._dialect.broken:
             pass  # the connection is gone, and what it had begun with it
 
     @contextlib.contextmanager
@@ -231,7 +238,7 @@ class Database:
         """What the drivers raise when a server or file is gone, as one error; the connection is given up."""
         try:
             yield
-        except (*self._dialect.broken, sqlite3.OperationalError) as error:
+        except self._dialect.broken as error:
             self._give_up()
             raise DatabaseUnreachable(f"the store does not answer: {str(error).strip()}") from error
 
@@ -244,7 +251,7 @@ class Database:
             self._all = [one for one in self._all if one is not connection]
         try:
             connection.close()
-        except (*self._dialect.broken, sqlite3.Error):
+        except self._dialect.broken:
             pass  # it was broken
 
 
@@ -293,7 +300,7 @@ def dialect_of(url: str) -> Sqlite | Postgres:
         return Sqlite(Path(url.removeprefix("sqlite:///")))
     if "://" in url:
         raise UsageError(
-            f"no store {hide_password(url)!r}: it is sqlite:///FILE, postgresql://USER@HOST/DATABASE, or a file"
+            f"no store {hide_password(url)!r}: give sqlite:///FILE or postgresql://USER@HOST/DATABASE"
         )
     return Sqlite(Path(url))
 

@@ -1,10 +1,10 @@
 """The store as those see it who run jobs: the dispatcher claims, the runner writes; each by the job's token.
 
-    holding = Holding(store)
-    attempt = holding.claim(job.id, engine="local")          # starting
-    holding.begin(job.id, attempt.token, handle)             # running: the process speaks for the first time
-    orders = holding.report(job.id, attempt.token, Report(points=…, lines=…))   # also the heartbeat
-    holding.finish(job.id, attempt.token, State.DONE)
+holding = Holding(store)
+attempt = holding.claim(job.id, engine="local")          # starting
+holding.begin(job.id, attempt.token, handle)             # running: the process speaks for the first time
+orders = holding.report(job.id, attempt.token, Report(points=…, lines=…))   # also the heartbeat
+holding.finish(job.id, attempt.token, State.DONE)
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Progress:
 class Report:
     """What a runner has to tell: all of it is written at once, or nothing.
 
-    `lines` are those of the log from byte `log_from` to `log_to`; they are left out where another report has told them.
+    `lines` are those of the log from byte `log_from` to `log_to`; told before, they are left out.
     """
 
     points: Sequence[Number] = ()
@@ -115,7 +115,8 @@ class Holding:
                 return None
             number = len(job.attempts) + 1
             [(token,)] = do.read(
-                "UPDATE jobs SET token = token + 1, beat = beat + 1, attempt = ? WHERE id = ? RETURNING token",
+                "UPDATE jobs SET token = token + 1, beat = beat + 1, attempt = ? WHERE id = ? "
+                "RETURNING token",
                 (number, id_),
             )
             do.write(
@@ -146,7 +147,7 @@ class Holding:
         self._end(id_, token, State.FAILED, error)
 
     def lose(self, lease: Lease, error: str) -> State | None:
-        """A job whose process is gone without a word: queued again, or left lost. None where it spoke meanwhile."""
+        """A job whose process is gone: queued again, or left lost. None where it spoke meanwhile."""
         with self._database.transaction() as do:
             found = do.read(
                 "SELECT losses FROM jobs WHERE id = ? AND token = ? AND beat = ?",
@@ -307,7 +308,9 @@ class Holding:
             job = self._own(do, id_, token)
             self._close_attempt(do, job, outcome, error)
             do.write("UPDATE jobs SET eta_s = NULL, losses = 0 WHERE id = ?", (id_,))
-            if outcome is State.CANCELLED and job.state is State.RUNNING:  # it ended before it was seen to save
+            if (
+                outcome is State.CANCELLED and job.state is State.RUNNING
+            ):  # it ended before it was seen to save
                 self._store.move(do, job, State.SAVING)
                 job = read_job(do, id_)
             self._store.move(do, job, outcome, error=error)

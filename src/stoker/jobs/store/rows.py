@@ -11,14 +11,14 @@ JOB = (
     "id, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for, "
     "verdict, gpu, memory, phases, cancel_asked"
 )
-ATTEMPT = (
-    "number, token, engine, handle, created, started, ended, outcome, error, first_step, last_step"
-)
+ATTEMPT = "number, token, engine, handle, created, started, ended, outcome, error, first_step, last_step"
 
 
 def to_job(row: Sequence[Any], attempts: Sequence[Attempt] = (), position: int | None = None) -> Job:
     """A row of `JOB`."""
-    (id_, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for) = row[:13]
+    (id_, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for) = row[
+        :13
+    ]
     verdict, gpu, memory, phases = (from_text(one) for one in row[13:17])
     return Job(
         id=id_,

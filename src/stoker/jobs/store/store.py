@@ -215,9 +215,7 @@ class Store:
         )
         return _page([rows.to_event(row) for row in found], limit)
 
-    def news(
-        self, *, after: int, id_: str | None = None, limit: int = 1000
-    ) -> Page[Point | Line | Event]:
+    def news(self, *, after: int, id_: str | None = None, limit: int = 1000) -> Page[Point | Line | Event]:
         """Points, lines and events together in their one order: nothing twice, nothing left out."""
         of_job, values = ("", []) if id_ is None else (" AND job = ?", [id_])
         found: list[Point | Line | Event] = []
