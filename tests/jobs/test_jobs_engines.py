@@ -21,7 +21,7 @@ from stoker.jobs.engines.inprocess import InProcessEngine, Task
 from stoker.jobs.engines.local import LocalEngine
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.identity import Identity
-from stoker.jobs.job import Job, Request
+from stoker.jobs.job import Attempt, Job, Request
 from stoker.jobs.settings import Settings
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
@@ -178,10 +178,10 @@ def test_an_engine_that_cannot_start_a_job_fails_it(store: Store, tmp_path: Path
     engine = InProcessEngine(store, lambda task: None)
     begin = engine.start
 
-    def start(job: Job, *given: Any) -> str:
+    def start(job: Job, attempt: Attempt, place: Place) -> str:
         if job.name == "bad":
             raise EngineFailed("no process could be made")
-        return begin(job, *given)
+        return begin(job, attempt, place)
 
     engine.start = start  # type: ignore[method-assign]
     bad, good = store.create(Request(name="bad", script="s")), store.create(Request(name="good", script="s"))
@@ -193,7 +193,11 @@ def test_an_engine_that_cannot_start_a_job_fails_it(store: Store, tmp_path: Path
 
 def test_a_closed_engine_gives_its_jobs_back(store: Store, tmp_path: Path) -> None:
     """A server that is stopped cancels nobody's job."""
-    engine = InProcessEngine(store, lambda task: task.stopped.wait(60) and None)
+
+    def work(task: Task) -> None:
+        task.stopped.wait(60)
+
+    engine = InProcessEngine(store, work)
     job = store.create(Request(name="long", script="s"))
     Dispatcher(Settings(root=tmp_path), store, engine).look()
     engine.close()

@@ -127,7 +127,7 @@ def test_a_job_given_back_goes_on(store: Store) -> None:
 def test_who_beats_is_never_lost() -> None:
     """By the watcher's own clock: a lease is lost when its count has not changed for as long as it lasts."""
     watch = Heartbeats(lease_s=10)
-    lost = {}
+    lost: dict[str, tuple[int, int]] = {}
     for now in range(30):
         # a beats for ever, b stops after 5, and c is claimed by another at 12.
         leases = [

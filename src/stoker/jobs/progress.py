@@ -113,8 +113,8 @@ class Reading:
         step = self._step()
         if self._all is None or step is None or self._first is None or self._made < 2:
             told = self._told.get("eta_seconds")
-            return float(told) if _is_number(told) else None
-        seconds = self._last[-1]["t"] - self._first["t"]
+            return float(told) if told is not None and _is_number(told) else None
+        seconds: float = self._last[-1]["t"] - self._first["t"]
         return max(0, self._all - step) * seconds / (self._made - 1)
 
     def _phases(self) -> dict[str, float] | None:

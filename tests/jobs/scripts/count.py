@@ -12,7 +12,7 @@ steps, seconds, every = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 folder = Path(os.environ["STOKER_JOB_FOLDER"])
 kept = folder / "state.json"
 step = json.loads(kept.read_text())["step"] if kept.exists() else 0
-told_to_stop = []
+told_to_stop: list[bool] = []
 signal.signal(signal.SIGTERM, lambda *_: told_to_stop.append(True))
 
 

@@ -40,7 +40,8 @@ class Sqlite:
 
     kind = "sqlite"
     begin = "BEGIN IMMEDIATE"
-    broken: tuple[type[Exception], ...] = ()
+    # Raised where the file is gone, full, or held by a writer for too long.
+    broken: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -229,7 +230,7 @@ class Database:
     def _undo(self, connection: Connection) -> None:
         try:
             connection.execute("ROLLBACK")
-        except (*self._dialect.broken, sqlite3.Error):
+        except self._dialect.broken:
             pass  # the connection is gone, and what it had begun with it
 
     @contextlib.contextmanager
@@ -237,7 +238,7 @@ class Database:
         """What the drivers raise when a server or file is gone, as one error; the connection is given up."""
         try:
             yield
-        except (*self._dialect.broken, sqlite3.OperationalError) as error:
+        except self._dialect.broken as error:
             self._give_up()
             raise DatabaseUnreachable(f"the store does not answer: {str(error).strip()}") from error
 
@@ -250,7 +251,7 @@ class Database:
             self._all = [one for one in self._all if one is not connection]
         try:
             connection.close()
-        except (*self._dialect.broken, sqlite3.Error):
+        except self._dialect.broken:
             pass  # it was broken
 
 
