@@ -119,7 +119,7 @@ def test_jobs_are_shown_to_a_person(server: Live) -> None:
     ("words", "said"),
     [
         (("show", "0123456789ab"), "no job"),
-        (("submit",), "name a workload"),
+        (("submit", "--name", "x"), "name a workload"),
         (("submit", "sax"), "heimdall, imagenet, sar, vesuvius"),
         (("submit", "elsewhere.py"), "scripts/count.py"),
         (("submit", "--body", "no-such-file.json"), "is no JSON"),

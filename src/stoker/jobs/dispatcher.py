@@ -237,7 +237,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: end.set())
 
     def listen() -> None:
-        while sys.stdin.buffer.read(1):
+        # Past the buffer, whose lock this thread would hold as the interpreter ends: that is fatal to it.
+        while os.read(sys.stdin.fileno(), 1):
             pass
         end.set()
 
