@@ -40,26 +40,21 @@ def chromium() -> Iterator[Any]:
 class Site:
     """A server's process, and its API as a test uses it."""
 
-    def __init__(self, root: Path, *folders: Path) -> None:
-        self.root, self._folders, self._port = root, (SCRIPTS, *folders), 0
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self._port = settings, 0
         self.start()
 
     def start(self) -> None:
         """Start it, at the port that it had."""
-        command = [
-            sys.executable,
-            "-m",
-            "stoker",
-            "serve",
-            "--json",
-            "--slots",
-            "2",
-            "--root",
-            str(self.root),
-        ]
-        command += ["--port", str(self._port)]
-        for folder in self._folders:
+        asked = self.settings
+        command = [sys.executable, "-m", "stoker", "serve", "--json", "--root", str(asked.root)]
+        command += ["--port", str(self._port), "--slots", str(asked.slots), "--engine", asked.engine]
+        for folder in asked.scripts:
             command += ["--scripts", str(folder)]
+        if asked.store is not None:
+            command += ["--store", asked.store]
+        if asked.ray_address is not None:
+            command += ["--ray-address", asked.ray_address]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = json.loads(self._process.stdout.readline())["url"]
@@ -72,7 +67,7 @@ class Site:
     def close(self) -> None:
         """End it, and every job that still runs."""
         self._end(signal.SIGTERM)
-        Service(Settings(root=self.root)).close()
+        Service(self.settings).close()
 
     def ask(self, path: str, body: object = None) -> Any:
         """A request to the API, posted where there is a body."""
@@ -143,6 +138,47 @@ class Visit:
     def nameless(self) -> list[str]:
         """What can be used and has no name for those who do not see it."""
         return list(self.page.evaluate(_NAMELESS))
+
+
+def settings_of(root: Path, *folders: Path) -> Settings:
+    """A server with two slots, that runs the tests' own scripts and those of other folders."""
+    return Settings(root=root, slots=2, scripts=(SCRIPTS, *folders))
+
+
+def go_through(browser: Any, site: Site) -> None:
+    """What a reader does, from the first job to a comparison; all of it by the page."""
+    from playwright.sync_api import expect
+
+    visit = Visit(browser, site)
+    page = visit.page
+    page.get_by_role("link", name="Submit the first one").click()
+    for name, steps in (("short", "20"), ("long", "120")):
+        page.get_by_label("What to run").select_option("script:scripts/count.py")
+        page.get_by_label("Name", exact=True).fill(name)
+        page.get_by_label("arguments", exact=True).fill(f"{steps}\n0.1\n5")
+        visit.press("Submit")
+        expect(visit.heading()).to_have_text(name)
+        if name == "short":
+            page.get_by_role("link", name="New job").click()
+    visit.wait_for_step(8)
+    visit.press("Cancel")
+    expect(visit.state()).to_have_text("cancelled")
+    visit.press("Resume")
+    expect(visit.state()).to_have_text("done")
+    visit.wait_for_step(120)
+    id_ = page.url.rpartition("/")[2]
+    told = site.ask(f"/jobs/{id_}")
+    assert [one["outcome"] for one in told["attempts"]] == ["cancelled", "done"]
+    points = site.ask(f"/jobs/{id_}/metrics?limit=5000")["points"]
+    assert sorted(point["step"] for point in points) == list(range(1, 121))
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    for name in ("short", "long"):
+        page.get_by_label(f"compare {name}").check()
+    visit.press("Compare 2 jobs")
+    visit.wait_for_step(120)
+    expect(page.locator(".chart .legend li")).to_have_count(2)
+    assert visit.said == []
+    page.close()
 
 
 _FAINT = """() => {

@@ -6,16 +6,16 @@ import subprocess
 import sys
 import urllib.error
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.jobs import server
-from stoker.jobs.settings import Settings
 from stoker.jobs.store import Store
 
-from .browsing import Site, Visit, chromium
+from .browsing import Site, Visit, chromium, go_through, settings_of
 from .kit import counting
 
 pytestmark = [pytest.mark.browser, pytest.mark.service]
@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     scripts = folder / "own"
     scripts.mkdir()
     (scripts / "markup.py").write_text(f"print({EVIL!r})\n")
-    running = Site(folder / "jobs", scripts)
+    running = Site(settings_of(folder / "jobs", scripts))
     yield running
     running.close()
 
@@ -202,7 +202,7 @@ def test_jobs_are_found_by_state_and_name(browser: Any, site: Site, two: tuple[s
 
 def test_older_jobs_come_when_they_are_asked_for(browser: Any, site: Site) -> None:
     """Fifty at first; the rest behind a button, each job once."""
-    store = Store.open(Settings(root=site.root).store_url)
+    store = Store.open(site.settings.store_url)
     for number in range(60):
         store.ask_cancel(store.create(counting(name=f"many {number:02}")).id)
     store.close()
@@ -271,7 +271,7 @@ def test_markup_is_text(browser: Any, site: Site, two: tuple[str, str]) -> None:
 
 def test_a_page_goes_on_when_its_server_comes_back(browser: Any, tmp_path: Path) -> None:
     """Killed and started again: the page says so, and has every point of the time between."""
-    site = Site(tmp_path / "jobs")
+    site = Site(settings_of(tmp_path / "jobs"))
     try:
         id_ = site.submit("through a crash", "2000", "0.1", "10")
         visit = Visit(browser, site, f"#/jobs/{id_}")
@@ -306,11 +306,20 @@ def last_step(visit: Visit) -> int:
     return int(found[1].replace(",", ""))
 
 
+def test_the_same_is_done_with_postgresql(browser: Any, tmp_path: Path, postgres_url: str) -> None:
+    """Submit, watch, cancel, resume and compare, with the history in a real PostgreSQL."""
+    site = Site(replace(settings_of(tmp_path / "jobs"), store=postgres_url))
+    try:
+        go_through(browser, site)
+    finally:
+        site.close()
+
+
 def test_a_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
     """Where there is one, nothing is shown without it; a wrong one is told, the right one asked for once."""
     make = [sys.executable, "-m", "stoker", "jobs", "token", "me", "--root", str(tmp_path / "jobs")]
     token = subprocess.run(make, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    site = Site(tmp_path / "jobs")
+    site = Site(settings_of(tmp_path / "jobs"))
     try:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             site.ask("/jobs")

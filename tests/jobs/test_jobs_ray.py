@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from stoker.errors import EngineFailed
 from stoker.jobs.settings import Settings
 from stoker.jobs.states import State
 
+from .browsing import Site, chromium, go_through, settings_of
 from .kit import SCRIPTS, Service, counting, tiny_heimdall
 
 pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(600)]
@@ -110,3 +112,15 @@ def test_an_address_without_a_cluster_is_told(cluster: str, tmp_path: Path) -> N
 
     with pytest.raises(EngineFailed, match=r"no Ray cluster at http://127.0.0.1:9: .*ray start --head"):
         RayEngine(Settings(root=tmp_path, engine="ray", ray_address="http://127.0.0.1:9"))
+
+
+@pytest.mark.browser
+def test_the_page_does_the_same_on_ray(cluster: str, tmp_path: Path, postgres_url: str) -> None:
+    """Submit, watch, cancel, resume and compare in a browser, while Ray runs the jobs."""
+    settings = replace(settings_of(tmp_path / "jobs"), store=postgres_url, engine="ray", ray_address=cluster)
+    site = Site(settings)
+    try:
+        with chromium() as browser:
+            go_through(browser, site)
+    finally:
+        site.close()
