@@ -3,9 +3,13 @@
 import os
 import signal
 import socket
+import time
 from dataclasses import dataclass
 
 import psutil
+
+# A killed process dies when the kernel next runs it; one that waits for a device, when that answers.
+_DEATH_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +58,23 @@ class Identity:
                 pass  # it ended meanwhile
 
     def kill_session(self) -> None:
-        """Kill it and all that it started in its session, whether it still lives or not."""
+        """Kill it and all that it started in its session, whether it lives or not; they are dead then."""
+        killed = []
         for process in psutil.process_iter():
             try:
                 if os.getsid(process.pid) == self.pid and process.create_time() >= self.born - 0.02:
                     process.kill()
+                    killed.append(process)
             except (psutil.NoSuchProcess, ProcessLookupError, PermissionError):
                 pass  # it ended meanwhile, or is not ours and so not its
+        deadline = time.monotonic() + _DEATH_S
+        while any(_is_alive(process) for process in killed) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it may still write; one that is only waited for by its parent may not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

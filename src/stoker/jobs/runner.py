@@ -41,6 +41,8 @@ T = TypeVar("T")
 _EVERY_S = 0.5
 # A first verdict so long after the first step, the next after twice as long, and so on.
 _FIRST_VERDICT_S = 30.0
+# The doctor takes 2 to 3 s on a record. One that takes so long is ended: a job does not wait for it for ever.
+_LONGEST_VERDICT_S = 120.0
 # Who is refused its lease exits with this.
 FENCED = 75
 # Cards that the engine gave to the runner.
@@ -105,10 +107,10 @@ class Runner:
         # Who waits for the end has the verdict with it; who cancelled a job does not wait for that.
         is_awaited = end.outcome in (State.DONE, State.FAILED)
         if is_awaited:
-            self._reach_verdict(self._attend)
+            self._reach_verdict(is_held=True)
         self._insist(lambda: ending.settle(self._holding, self._id, self._token, end))
         if not is_awaited:
-            self._reach_verdict(subprocess.Popen.wait)
+            self._reach_verdict(is_held=False)
 
     # --- before ---------------------------------------------------------------------------------------
 
@@ -156,16 +158,15 @@ class Runner:
     # --- while it trains --------------------------------------------------------------------------------
 
     def _attend(self, child: "subprocess.Popen[bytes]") -> int:
-        """Until a child has ended; its exit code."""
+        """Until the training has ended; its exit code."""
         while True:
             try:
                 return child.wait(_EVERY_S)
             except subprocess.TimeoutExpired:
                 pass  # it goes on
             self._tell()
-            if child is self._child:
-                self._stop_if_asked(child)
-                self._look_at_verdict()
+            self._stop_if_asked(child)
+            self._look_at_verdict()
 
     def _stop_if_asked(self, child: "subprocess.Popen[bytes]") -> None:
         """The step ends, the state is saved; after the grace it is killed."""
@@ -244,13 +245,19 @@ class Runner:
             self._verdict_in *= 2
             self._verdict_at = now + self._verdict_in
 
-    def _reach_verdict(self, wait: Callable[["subprocess.Popen[bytes]"], int]) -> None:
-        """The last one, of the whole record."""
+    def _reach_verdict(self, *, is_held: bool) -> None:
+        """The last one, of the whole record; the heartbeat goes on where the job is still held."""
         if self._doctor is not None:
             self._doctor.end()
         self._doctor = verdict.begin(self._folder.record(self._attempt))
-        if self._doctor is not None:
-            wait(self._doctor.process)
+        if self._doctor is None:
+            return
+        deadline = time.monotonic() + _LONGEST_VERDICT_S
+        while self._doctor.process.poll() is None and time.monotonic() < deadline:
+            if is_held:
+                self._tell()
+            time.sleep(_EVERY_S / 5)
+        if self._doctor.process.poll() is not None:
             self._tell_verdict()
 
     def _tell_verdict(self) -> None:
