@@ -1,7 +1,7 @@
 """A load on a jobs server: requests at a fixed rate over a few connections, and streams that stay open.
 
-Requests are sent by the clock, whether or not earlier ones were answered, and each is timed from the moment it
-was due: a server that stops for a second is charged with all the requests of that second.
+Requests are sent by the clock, whether or not earlier ones were answered, and each is timed from the moment
+it was due: a server that stops for a second is charged with all the requests of that second.
 """
 
 import asyncio
