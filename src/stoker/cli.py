@@ -348,7 +348,7 @@ def stage(
 @app.command(no_args_is_help=True)
 def bench(
     name: Annotated[
-        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune or workloads.")
+        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune, workloads or jobs.")
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
@@ -361,7 +361,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
-            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; repeatable."
+            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; jobs: a store; repeatable."
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,

@@ -62,7 +62,7 @@ class Attempt:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class Point:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)

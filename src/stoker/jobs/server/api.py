@@ -39,8 +39,16 @@ _STATUS: dict[type[StokerError], int] = {
 }
 # What the guard may answer to anything, and the store where it is gone.
 _ANYWHERE: dict[int | str, dict[str, Any]] = {
-    **{status: {"model": bodies.ErrorBody} for status in (400, 401, 403, 408, 413, 415, 421, 429, 503)},
-    422: {"model": bodies.RefusedBody, "description": "Which field is wrong, and what it may be."},
+    400: bodies.error("The body ended early."),
+    401: bodies.error("A token is needed."),
+    403: bodies.error("From a page elsewhere."),
+    408: bodies.error("The body did not come in time."),
+    413: bodies.error("The body is too large."),
+    415: bodies.error("The body is not JSON."),
+    421: bodies.error("By a name that is not this server's."),
+    422: bodies.refused("Which field is wrong, and what it may be."),
+    429: bodies.error("Too often: when to come again is in Retry-After."),
+    503: bodies.error("The store does not answer."),
 }
 
 
@@ -158,7 +166,8 @@ def _add_figures(api: FastAPI, service: Service, streams: Callable[[], int]) -> 
         return answer(body, 200 if is_there else 503)
 
     @api.get("/metrics", response_class=Response, responses={
-        200: {"content": {prometheus.KIND: {"schema": {"type": "string"}}}}, 503: {"model": bodies.ErrorBody},
+        200: {"content": {prometheus.KIND: {"schema": {"type": "string"}}}},
+        503: bodies.error("The store does not answer."),
     })  # fmt: skip
     def metrics() -> Response:
         """The service's figures, for Prometheus."""

@@ -156,3 +156,15 @@ class ErrorBody(BaseModel):
     """What is wrong."""
 
     detail: str
+
+
+def error(told: str) -> dict[str, Any]:
+    """An error's answer, for the OpenAPI page: JSON whatever the route gives otherwise."""
+    return {"description": told, "content": {"application/json": {"schema": ErrorBody.model_json_schema()}}}
+
+
+def refused(told: str) -> dict[str, Any]:
+    """The answer to what is wrong, for the OpenAPI page."""
+    schema = RefusedBody.model_json_schema()
+    schema["properties"]["errors"]["items"] = schema.pop("$defs")["ProblemBody"]
+    return {"description": told, "content": {"application/json": {"schema": schema}}}

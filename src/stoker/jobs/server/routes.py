@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -26,6 +26,8 @@ _MOST = (1 << 63) - 1
 _PRINTABLE = r"^[\x20-\x7e]+$"
 _NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 
+# Told on the page and not checked by it: what is no id is no job's, and 404 like one that is gone.
+Id = Annotated[str, Path(json_schema_extra={"pattern": f"^{_ID.pattern}$"})]
 After = Annotated[int, Query(ge=0, le=_MOST, description="The id of the last one known.")]
 Resumed = Annotated[int | None, Query(ge=0, le=_MOST, description="Go on behind this id; 0 tells all.")]
 LastEvent = Annotated[
@@ -46,10 +48,8 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
-_MISSING: dict[int | str, dict[str, Any]] = {404: {"model": bodies.ErrorBody, "description": "No such job."}}
-_CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: {"model": bodies.ErrorBody, "description": "Not in this state."}
-}
+_MISSING: dict[int | str, dict[str, Any]] = {404: bodies.error("No such job.")}
+_CONFLICT: dict[int | str, dict[str, Any]] = {409: bodies.error("Not in this state.")}
 
 
 def answer(value: Any, status: int = 200) -> Response:
@@ -99,12 +99,12 @@ def _add_jobs(router: APIRouter, service: Service) -> None:
         return answer({"jobs": [show(one) for one in found.items], "next": found.next})
 
     @router.get("/jobs/{id}", response_model=bodies.JobBody, responses=_MISSING)
-    def show_job(id: str) -> Response:
+    def show_job(id: Id) -> Response:
         """A job as it stands, with its place in the queue and its ETA."""
         return answer(show(store.job(_known(id))))
 
     @router.delete("/jobs/{id}", status_code=204, responses={**_MISSING, **_CONFLICT})
-    def delete(id: str) -> Response:
+    def delete(id: Id) -> Response:
         """Forget a job that has ended, with its files."""
         store.delete(_known(id))
         return Response(status_code=204)
@@ -115,22 +115,22 @@ def _add_asking(router: APIRouter, service: Service) -> None:
     told: dict[int | str, dict[str, Any]] = {**_MISSING, **_CONFLICT}
 
     @router.post("/jobs/{id}/cancel", response_model=bodies.JobBody, responses=told)
-    def cancel(id: str) -> Response:
+    def cancel(id: Id) -> Response:
         """Stop a job; what it has learnt is saved first."""
         return answer(show(store.ask_cancel(_known(id))))
 
     @router.post("/jobs/{id}/resume", response_model=bodies.JobBody, responses=told)
-    def resume(id: str) -> Response:
+    def resume(id: Id) -> Response:
         """Queue a job again that failed, was cancelled or lost; it goes on from its last checkpoint."""
         return answer(show(store.ask_resume(_known(id))))
 
     @router.post("/jobs/{id}/retry", status_code=201, response_model=bodies.JobBody, responses=told)
-    def retry(id: str) -> Response:
+    def retry(id: Id) -> Response:
         """The same request as a new job, from its beginning."""
         return answer(show(store.retry(_known(id))), 201)
 
     @router.post("/jobs/{id}/doctor", status_code=202, response_model=bodies.DoctorBody, responses=told)
-    def doctor(id: str) -> Response:
+    def doctor(id: Id) -> Response:
         """Have the doctor look at the job's record, and write a report."""
         service.doctor.ask(store.job(_known(id)))
         return answer({"doctor": service.doctor.told(id)}, 202)
@@ -141,7 +141,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
 
     @router.get("/jobs/{id}/logs", response_model=bodies.LinesBody, responses=_MISSING)
     def logs(
-        id: str,
+        id: Id,
         after: After = 0,
         limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
         last: Annotated[int | None, Query(ge=1, le=5000, description="Only the newest so many.")] = None,
@@ -155,7 +155,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
 
     @router.get("/jobs/{id}/metrics", response_model=bodies.PointsBody, responses=_MISSING)
     def metrics(
-        id: str,
+        id: Id,
         after: After = 0,
         limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
         name: Annotated[list[str] | None, Query(max_length=50, description="Only these curves.")] = None,
@@ -169,9 +169,9 @@ def _add_reading(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/jobs/{id}/report", response_class=HTMLResponse,
-        responses={404: {"model": bodies.ErrorBody, "description": "No such job, or no report of it."}},
+        responses={404: bodies.error("No such job, or no report of it.")},
     )  # fmt: skip
-    def report(id: str) -> Response:
+    def report(id: Id) -> Response:
         """The doctor's page. Nothing in it may run."""
         place = JobFolder(root=service.root, id=store.job(_known(id)).id).report
         try:
@@ -193,7 +193,7 @@ def _add_streams(router: APIRouter, service: Service, tailer: Callable[[], Taile
         return StreamingResponse(tailer().follow(job, after), media_type="text/event-stream")
 
     @router.get("/jobs/{id}/stream", response_class=StreamingResponse, responses={**_MISSING, **_STREAM})
-    async def follow(id: str, after: Resumed = None, last_event_id: LastEvent = None) -> Response:
+    async def follow(id: Id, after: Resumed = None, last_event_id: LastEvent = None) -> Response:
         """All that happens to a job: events `state`, `point`, `line` and `deleted`."""
         await asyncio.to_thread(service.store.job, _known(id))
         return stream(id, after if last_event_id is None else last_event_id)
