@@ -20,7 +20,12 @@ from stoker.train.config import OptimizerConfig, SaveConfig, TrainConfig
 from stoker.train.fit import fit
 from stoker.train.task import Feeds, Losses, Task, World
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch's own, in its compiler
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning"),
+]
 GIB = 2**30
 
 
@@ -128,20 +133,18 @@ def test_an_overflow_is_told_before_the_first_step(tmp_path: Path, small_card: N
 def test_memory_that_another_process_holds_is_told_before_the_first_step(tmp_path: Path) -> None:
     """2 GiB of the same card in a process that is none of ours: its pid is in a warning."""
     hold = "import torch; x = torch.empty(2**31, dtype=torch.uint8, device='cuda'); print('held', flush=True)"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", f"{hold}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        script = Path(__file__).parent / "tiny.py"
-        done = subprocess.run(
-            [sys.executable, str(script), str(tmp_path), "train.device=cuda", "train.preflight=true"],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-    finally:
-        holder.kill()
-        holder.wait()
+    command = [sys.executable, "-c", f"{hold}; input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            script = Path(__file__).parent / "tiny.py"
+            done = subprocess.run(
+                [sys.executable, str(script), str(tmp_path), "train.device=cuda", "train.preflight=true"],
+                capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+        finally:
+            holder.kill()
     assert done.returncode == 0, done.stderr[-2000:]
     before, first, _ = done.stderr.partition("\nstep ")
     assert first

@@ -14,7 +14,12 @@ from stoker.workloads.sar.models import ResidualAutoencoder
 from stoker.workloads.sar.similarity import ReconstructionLoss
 from stoker.workloads.sar.task import SarTask
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch's own, in its compiler
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning"),
+]
 GIB = 2**30
 
 

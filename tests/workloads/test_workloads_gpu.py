@@ -11,7 +11,12 @@ from stoker.train.config_file import load
 from stoker.train.fit import Fitted, fit
 from stoker.train.task import Feeds, Task, World
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch's own, in its compiler
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning"),
+]
 QUICK = ["train.device=cuda", "train.precision=bf16", "train.loggers=[]"]
 
 
