@@ -32,18 +32,23 @@ def cluster() -> Iterator[str]:
     dashboard = free_port()
     # As the shell of its user would have it: jobs find `python` on the path, and the package on its path.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    # On two busy cores a node took longer to start than Ray waits for it unasked.
     environment = {**os.environ, "PATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment["RAY_raylet_start_wait_time_s"] = "240"
     command = [str(Path(sys.executable).parent / "ray")]
-    subprocess.run(
-        [*command, "start", "--head", f"--port={free_port()}", "--num-cpus=2", "--num-gpus=0",
-         "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", "--include-dashboard=true",
-         "--disable-usage-stats"],
-        env=environment, check=True, timeout=300, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    yield f"http://127.0.0.1:{dashboard}"
-    subprocess.run(
-        [*command, "stop", "--force"], env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL
-    )
+    start = [
+        *command, "start", "--head", f"--port={free_port()}", "--num-cpus=2", "--num-gpus=0",
+        "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", "--include-dashboard=true",
+        "--disable-usage-stats",
+    ]  # fmt: skip
+    try:
+        # A start that fails leaves parts of a cluster, too.
+        subprocess.run(start, env=environment, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        yield f"http://127.0.0.1:{dashboard}"
+    finally:
+        subprocess.run(
+            [*command, "stop", "--force"], env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL
+        )
 
 
 @pytest.fixture
