@@ -138,6 +138,60 @@ def test_a_loss_that_is_not_finite_ends_the_training_and_is_not_saved(tmp_path: 
     assert state["step"] == 4
 
 
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    """An update can break them while the loss before it was still a number; nothing goes on from such."""
+
+    class Broken(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            found = super().loss(model, batch)
+            if self.calls < 6:
+                return found
+            # A gradient that is not finite, of a loss that is.
+            edge = (next(model.parameters()) * 0).sum().clamp_min(0).sqrt()
+            return type(found)(total=found.total + edge, samples=found.samples)
+
+    with pytest.raises(TrainingFailed, match=r"weight is not finite after step 6: .*lower train\.optimizer"):
+        fit(Broken(TinyConfig(train=plain())), out=tmp_path)
+    state = json.loads((max((tmp_path / "checkpoints").glob("step-*")) / "state.json").read_text())
+    assert state["step"] == 4
+
+
+def test_the_mean_of_weights_is_pictured_without_a_validation(tmp_path: Path) -> None:
+    """Where nothing is judged there is no best; what is drawn is the running mean all the same."""
+
+    class Unjudged(Tiny):
+        def open_feeds(self, world: World, device: torch.device) -> Feeds:
+            return Feeds(train=super().open_feeds(world, device).train)
+
+    task = Unjudged(TinyConfig(dropout=0.0, train=plain(ema=EmaConfig(decay=0.9), picture=True)))
+    fit(task, out=tmp_path)
+    newest = max((tmp_path / "checkpoints").glob("step-*"))
+    drawn = float((tmp_path / "picture.txt").read_text())
+    for name, is_drawn in (("mean", True), ("model", False)):
+        model = task.build_model().eval()
+        model.load_state_dict(load_file(newest / f"{name}.safetensors"))
+        assert (model(torch.ones(1, 6)).item() == drawn) is is_drawn
+
+
+def test_a_picture_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
+    """The error says so, and the same command draws it once it can."""
+    settings = TinyConfig(train=plain(epochs=1, picture=True))
+    (tmp_path / "picture.txt").mkdir()
+    with pytest.raises(TrainingFailed, match="is done and kept, and what it learnt cannot be drawn"):
+        fit(Tiny(settings), out=tmp_path)
+    (tmp_path / "picture.txt").rmdir()
+    again = Tiny(settings)
+    assert fit(again, out=tmp_path).pictures == (tmp_path / "picture.txt",)
+    assert again.seen == []
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """By its name, with what to do."""
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(TrainingFailed, match=r"cannot write .*result\.json: .*Make room there"):
+        fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)
+
+
 def test_no_gain_ends_early(tmp_path: Path) -> None:
     """After so many validations without one, and says so."""
     settings = plain(epochs=9, stop=StopConfig(patience=2), optimizer=OptimizerConfig(name="sgd", lr=1e-12))

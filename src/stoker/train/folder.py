@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import NotPermitted, UsageError
+from stoker.errors import NotPermitted, TrainingFailed, UsageError
 from stoker.feed.whole_file import whole_file
 
 if sys.platform != "win32":
@@ -75,5 +75,11 @@ def _pictures(folder: Path) -> list[Path]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """A file of JSON that appears whole or not at all."""
-    with whole_file(path) as out:
-        out.write(json.dumps(values, indent=1).encode())
+    try:
+        with whole_file(path) as out:
+            out.write(json.dumps(values, indent=1).encode())
+    except OSError as error:
+        raise TrainingFailed(
+            f"cannot write {path}: {error}. Make room there; the same command goes on from the last "
+            "checkpoint"
+        ) from error
