@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -54,7 +55,8 @@ def test_it_learns(tmp_path: Path) -> None:
 def test_what_is_written_down(tmp_path: Path) -> None:
     """Curves by absolute step in metrics.jsonl and in TensorBoard's files, the settings, the result."""
     task = Tiny(TinyConfig(train=plain(epochs=1, loggers=("tensorboard",), picture=True)))
-    fitted = fit(task, out=tmp_path)
+    told: list[str] = []
+    fitted = fit(task, out=tmp_path, tell=told.append)
     [logged] = lines(tmp_path, "train")
     assert logged["step"] == 5
     assert {"loss", "off", "lr", "samples_per_second", "eta_seconds", "micro_batch"} <= logged.keys()
@@ -62,6 +64,8 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["train"]["batch_size"] == 8
     assert json.loads((tmp_path / "result.json").read_text())["ended"] == "done"
     assert fitted.pictures == (tmp_path / "picture.txt",)
+    assert "done: the best mae is " in told[-2]
+    assert told[-1] == f"see {tmp_path / 'picture.txt'}"
 
 
 def test_a_result_is_json_whatever_was_measured(tmp_path: Path) -> None:
@@ -209,6 +213,37 @@ def test_a_folder_is_one_trainings(tmp_path: Path) -> None:
         folders.taken(tmp_path),
     ):
         pass
+
+
+_FORKS = """
+import os, sys
+from pathlib import Path
+from stoker.train.folder import taken
+with taken(Path(sys.argv[1])):
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        sys.stdin.read()
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
+def test_a_killed_training_leaves_its_folder_at_once(tmp_path: Path) -> None:
+    """Also while readers that it had forked are still there: the same command can be given again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKS, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as training:  # fmt: skip
+        assert training.stdout is not None
+        reader = int(training.stdout.readline())
+        with pytest.raises(UsageError, match="another process trains into"), folders.taken(tmp_path):
+            pass
+        training.kill()
+        training.wait()
+        os.kill(reader, 0)  # it is there
+        with folders.taken(tmp_path):
+            pass
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -89,6 +89,9 @@ def fit(
         _make_ready(parts, resumed)
         rng.write(drawn, fabric.device)
         ended = loop.run(journal)
+        if loop.best is not None and ended != "stopped":
+            best, place = loop.best, out / folder.CHECKPOINTS / loop.best.checkpoint
+            parts.tell(f"done: the best {best.metric} is {best.value:.5g}, at step {best.step} ({place})")
         pictures = _draw(parts, loop, out) if config.picture and ended != "stopped" else []
         fitted = Fitted(
             ended=ended,
@@ -303,7 +306,7 @@ def _draw(parts: Parts, loop: Loop, out: Path) -> list[Path]:
             "draws it again, or ends without it by train.picture=false"
         ) from error
     for path in pictures:
-        parts.tell(f"picture: {path}")
+        parts.tell(f"see {path}")
     return pictures
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,10 +113,7 @@ class HeimdallTask(Task[HeimdallConfig]):
 
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
         """A map of samples that were not trained on, and where the samples were held, with what they took."""
-        was = model.training
-        model.eval()
         estimates, positions = self._locate(model, feeds)
-        model.train(was)
         metrics = self.metrics()
         for metric in metrics.values():
             metric.update(estimates, positions)
@@ -156,13 +154,12 @@ class HeimdallTask(Task[HeimdallConfig]):
             rank=0,
             world_size=1,
         )
-        with torch.no_grad():
+        with closing(feed):
             for batch in feed:
                 estimate, position = _estimate(model, batch)
                 means.append(estimate.mean.cpu())
                 lowers.append(estimate.lower.cpu())
                 positions.append(position.cpu())
-        feed.close()
         return Estimate(torch.cat(means), torch.cat(lowers)), torch.cat(positions)
 
     def _source(self, split: Literal["train", "valid"]) -> SqlSource:
