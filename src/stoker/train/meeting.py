@@ -13,8 +13,8 @@ from torch import Tensor
 # time, since all at once would be a second copy of them on a card that may be full.
 _PIECE_BYTES = 32 * 2**20
 _UNDER_WAY = 4
-# Rank 0 may predict whole volumes or save to a slow disk while the others wait; torch's own half an hour would
-# end them. A rank that died is known at once, by its closed connection.
+# Rank 0 may predict whole volumes or save to a slow disk while the others wait: torch's own half an hour
+# would end them. A rank that died is known at once, by its closed connection.
 _PATIENCE = timedelta(days=2)
 
 
