@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.workloads.heimdall.locator import check_size
 from stoker.workloads.heimdall.measurements import MadeRadio
 
 
@@ -43,7 +44,4 @@ class HeimdallConfig:
             raise UsageError("fill is for a database of one's own: name it by database=")
         if self.reserve_gb is not None and self.reserve_gb < 0:
             raise UsageError(f"reserve_gb is {self.reserve_gb:g}: it must be 0 or more")
-        if self.width % self.heads:
-            raise UsageError(
-                f"width is {self.width} and heads {self.heads}: the width must be a multiple of the heads"
-            )
+        check_size(self.width, self.layers, self.heads)

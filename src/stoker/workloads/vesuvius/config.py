@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.workloads.vesuvius.inference import check_overlap
 from stoker.workloads.vesuvius.residence import HOMES
 from stoker.workloads.vesuvius.scrolls import MadeScrolls
 
@@ -74,6 +75,16 @@ class VesuviusConfig:
         for name in ("train_batch_size", "accumulate_steps", "samples_per_epoch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        for name in ("workers", "tolerance", "dice", "entropy"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name):g}: it must be 0 or more")
+        if self.dice + self.entropy == 0:
+            raise UsageError("dice and entropy are both 0: give the loss a weight above 0")
+        if self.reserve_gb is not None and self.reserve_gb < 0:
+            raise UsageError(f"reserve_gb is {self.reserve_gb:g}: it must be 0 or more")
+        if not 0 < self.threshold < 1:
+            raise UsageError(f"threshold is {self.threshold:g}: it is a chance, above 0 and below 1")
+        check_overlap(self.overlap)
         if self.resident not in HOMES:
             raise UsageError(f"resident is {self.resident!r}: take one of {', '.join(HOMES)}")
         divisor = 2 ** (len(self.widths) - 1)
