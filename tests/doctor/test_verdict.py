@@ -131,6 +131,30 @@ GROWS: dict[str, Any] = {
             ),
             "handoff",
         ),
+        # N-grams in Python: 16 kB wait for workers whose interpreter is at work on the next batch; or the
+        # same time goes into handing over itself.
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0109, queued=0.0027, cpu=0.0114, handoff=0.0059)
+                | {"handoff_cpu": 0.0011},
+                step=0.0089,
+                loader=0.0093,
+                compute=0.0011,
+                loader_with=(4, 0.0093),
+            ),
+            "cpu-transform",
+        ),
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0109, queued=0.0027, cpu=0.0114, handoff=0.0059)
+                | {"handoff_cpu": 0.0055},
+                step=0.0089,
+                loader=0.0093,
+                compute=0.0011,
+                loader_with=(4, 0.0093),
+            ),
+            "handoff",
+        ),
         # Spectra by one worker: another core is idle, and a second worker would nearly halve the time.
         (
             waiting(
