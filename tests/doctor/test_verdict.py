@@ -247,6 +247,17 @@ def test_a_loop_that_waits_for_an_unknown_reason_is_told_so() -> None:
     assert "storage-latency" not in verdict.eliminated
 
 
+def test_an_unknown_reason_comes_with_what_to_measure_next() -> None:
+    """What could not be measured, and why; else what no experiment looks into."""
+    short = waiting(making={}, loader=None, compute=None, missing={"drain": "the budget was used up"})
+    assert reach(short).why[-1] == "to measure next: drain (the budget was used up)"
+    assert "no DataLoader" in reach(waiting(making={}, loader=None, compute=None)).why[-1]
+    spent = making(read=0.001, transform=0.001, cpu=0.0005, handoff=0.0005) | {"collate": 0.038}
+    whole = reach(waiting(making=spent, loader_with=(4, 0.0199), reread=None))
+    assert whole.cause == "unknown"
+    assert "95% is collate" in whole.why[-1]
+
+
 def test_a_run_whose_loaders_are_unknown_has_no_cause_ruled_out_by_them() -> None:
     """As of a record that ended by force before it was described."""
     verdict = reach(waiting(drawn=None, samples=None))

@@ -26,7 +26,7 @@ from stoker.ward.rounds import BUDGET
 
 _PATIENCE = 150.0
 # Seconds that a run is measured for, and how often each is made, in turns.
-_SECONDS, _TURNS = 5.0, 2
+_SECONDS, _TURNS = 4.0, 2
 # How often a diagnosis is asked for again that was made while other processes used the machine.
 _AGAIN = 2
 _DISTURBED = "other processes used the machine: to be tried again"
@@ -34,7 +34,7 @@ _DISTURBED = "other processes used the machine: to be tried again"
 _AS_A_SETTING = {"feed": "ram", "worker_affinity": "all"}
 # What a neutral form is: the others of a cause are made otherwise (saving beside the loop, say, for `rarer`).
 _AS_THE_NEUTRAL_FORM = frozenset(
-    {"stage", "rechunk", "loader", "collate", "bucket", "rarer", "detach", "debug_off", "pad", "dtype"}
+    {"stage", "rechunk", "loader", "collate", "bucket", "rarer", "detach", "debug_off", "dtype"}
 )
 _NO_WAY = "neither a setting nor a neutral form of the case is this change"
 # A batch of another size makes other steps.
