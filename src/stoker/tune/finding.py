@@ -91,18 +91,12 @@ def find(
     Of several `ranks` every trial is a group of them, begun and ended together.
     """
     began = time.monotonic()
+    about = {"command": [*command], "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
+    # One that cannot be resumed is refused before the diagnosis, which takes long.
+    resumed = None if resume is None else Ledger.resume(resume, about)
     told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
-    about = {
-        "command": [*command],
-        "budget": budget,
-        "kinds": sorted(kinds),
-        "ranks": ranks,
-        "diagnosis": str(told.record),
-    }
-    ledger = (
-        Ledger.begin(home / "tune" / time.strftime("%Y%m%d-%H%M%S"), about)
-        if resume is None
-        else Ledger.resume(resume, about)
+    ledger = resumed or Ledger.begin(
+        home / "tune" / time.strftime("%Y%m%d-%H%M%S"), {**about, "diagnosis": str(told.record)}
     )
     scores = home / calibration.NAME
 

@@ -5,8 +5,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, UsageError
 from stoker.tune.tuner import Tuned
+
+
+def check(path: Path) -> None:
+    """Refuse a place at which settings cannot be written; nothing there is changed."""
+    if path.is_dir():
+        raise UsageError(f"--out {path} is a folder: name a file in it, {path / 'stoker.toml'}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--out {path}: there is no folder {path.parent}: make it, or name another place")
+    _rest(path)
+    part = _part(path)
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) -> None:
@@ -21,9 +36,21 @@ def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) 
         "",
         *as_lines(tuned),
     ]
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("\n".join([*lines, *rest]) + "\n")
-    part.replace(path)
+    part = _part(path)
+    try:
+        part.write_text("\n".join([*lines, *rest]) + "\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise _unwritable(path, error) from None
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _unwritable(path: Path, error: OSError) -> NotPermitted:
+    return NotPermitted(f"settings cannot be written to {path} ({error.strerror}): name another --out FILE")
 
 
 def use(path: str, command: str, ranks: int) -> str:
