@@ -109,6 +109,15 @@ def test_the_largest_is_not_taken_for_the_fastest(tmp_path: Path) -> None:
     assert found.settings == {"num_workers": 3}
 
 
+def test_a_number_that_was_predicted_far_too_high_is_brought_down(tmp_path: Path) -> None:
+    """Step by step, as long as fewer are faster."""
+    rates = {1: 800.0, 2: 2400.0, 3: 2200.0, 4: 2000.0}
+    found = tuned(lambda s: rates.get(s.get("num_workers", 1), 1500.0), tmp_path / "it")
+    climbed = [one.candidate.value for one in found.tried if one.candidate.change == "num_workers"]
+    assert climbed == [4, 6, 3, 2]
+    assert found.settings == {"num_workers": 2}
+
+
 def test_what_cannot_run_is_a_result(tmp_path: Path) -> None:
     """Where 4 workers are killed, fewer are tried; nothing that did not run is returned."""
     found = tuned(lambda s: by_workers(s) if s.get("num_workers", 1) < 4 else "stopped", tmp_path / "it")
