@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import NotPermitted, UsageError
+from stoker.tune.comparison import Ratio
 from stoker.tune.tuner import Tuned
 
 
@@ -31,7 +32,7 @@ def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) 
     lines = [
         f"# Made by `{made_by}`; trials: {ledger}",
         f"# {tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
-        + (f": {_interval(tuned)} times" if tuned.ratio is not None else ""),
+        + (f": {_times(tuned.ratio)}" if tuned.ratio is not None else ""),
         f"# Use them: {use(path.name, command, ranks)}. Undo them: remove this file.",
         "",
         *as_lines(tuned),
@@ -60,7 +61,7 @@ def use(path: str, command: str, ranks: int) -> str:
 
 
 def as_lines(tuned: Tuned) -> list[str]:
-    """The changes that are kept, each with why."""
+    """The changes that are kept, each with what it gained over those before it, and what it means."""
     lines = ["[changes]"]
     for name, value in tuned.settings.items():
         one = next(
@@ -68,7 +69,8 @@ def as_lines(tuned: Tuned) -> list[str]:
             for one in tuned.tried
             if one.outcome == "kept" and (one.candidate.change, one.candidate.value) == (name, value)
         )
-        lines += [f"# {one.reason}", f"{name} = {_toml(value)}"]
+        gained = "" if one.ratio is None else f"{_times(one.ratio)} as fast; "
+        lines += [f"# {gained}{one.reason}", f"{name} = {_toml(value)}"]
     return lines
 
 
@@ -94,10 +96,8 @@ def _toml(value: Any) -> str:
     return json.dumps(value)  # numbers, words, true and false are written alike
 
 
-def _interval(tuned: Tuned) -> str:
-    ratio = tuned.ratio
-    assert ratio is not None
-    return f"{ratio.mid:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+def _times(ratio: Ratio) -> str:
+    return f"{ratio.mid:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})"
 
 
 def as_json(tuned: Tuned) -> dict[str, Any]:
