@@ -129,7 +129,7 @@ def test_a_script_with_a_server_beside_it_is_searched_as_any(tmp_path: Path) -> 
     """Where something runs beside every trial, no trial is told from the others by that."""
     plain = tuned(by_workers, tmp_path / "plain")
     found = tuned(by_workers, tmp_path / "it", disturbed=range(1000))
-    assert (found.settings, found.trials) == (plain.settings, plain.trials)
+    assert (found.settings, found.runs) == (plain.settings, plain.runs)
 
 
 def test_the_largest_is_not_taken_for_the_fastest(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
         "unit": tuned.unit,
         "ratio": ratio,
         "trials": [one.to_json() for one in tuned.tried],
-        "runs": tuned.trials,
+        "runs": tuned.runs,
         "not_tried": list(tuned.not_tried),
         "stopped": tuned.stopped,
         "settings": dict(tuned.settings),

@@ -95,7 +95,7 @@ class Tuned:
     tried: tuple[Tried, ...]
     not_tried: tuple[str, ...]
     stopped: str
-    trials: int
+    runs: int
 
 
 @dataclass
@@ -114,7 +114,6 @@ class Tuner:
     ceiling: float | None
     tell: Callable[[str], None]
     scored: Callable[[Tried], None] = lambda tried: None
-    most_trials: int | None = None
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     _probes: list[Probe] = field(default_factory=list)
@@ -162,7 +161,7 @@ class Tuner:
             tried=tuple(self.tried),
             not_tried=tuple(dict.fromkeys(self.search.not_tried)),
             stopped=stopped,
-            trials=sum(len(runs) for runs in self.runs.values()),
+            runs=sum(len(runs) for runs in self.runs.values()),
         )
 
     def _try(self, candidate: Candidate) -> Tried:
@@ -253,7 +252,7 @@ class Tuner:
     def _run(self, settings: Mapping[str, Any], *, spare: float = 0.0) -> Trial:
         """Hold a trial, which leaves so many seconds of the budget."""
         key = _key(settings)
-        self.tell(f"trial {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
+        self.tell(f"run {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
         trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left() - spare))
         self.runs.setdefault(key, []).append(trial)
         return trial
@@ -320,8 +319,6 @@ class Tuner:
         if not self._is_time_for(candidate, self._takes(candidate) - _LONGER * candidate.seconds):
             more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
             return f"the budget is used up{more}"
-        if self.most_trials is not None and sum(map(len, self.runs.values())) >= self.most_trials:
-            return f"{self.most_trials} trials were held"
         if self.ceiling is not None:
             reached = self._rate(self.search.kept) / self._rate({}) / self.ceiling
             computes = not (self.search.kinds & {"numerics", "optimization"})

@@ -35,7 +35,7 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
         console.print(_table(tuned))
     for line in by_reason(tuned.not_tried):
         console.print(f"not tried: {escape(line)}", style="dim", highlight=False)
-    console.print(f"stopped: {escape(tuned.stopped)}; {tuned.trials} runs", highlight=False)
+    console.print(f"stopped: {escape(tuned.stopped)}; {tuned.runs} runs", highlight=False)
     for note in found.diagnosis.notes:
         console.print(f"the diagnosis: {escape(note)}", style="dim", highlight=False)
     if out is not None:
