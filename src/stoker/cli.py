@@ -193,7 +193,7 @@ def tune(
     allow: Annotated[
         list[str] | None, typer.Option(help="Also changes of this kind: numerics, optimization.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the settings go.")] = Path("stoker.toml"),
+    out: Annotated[Path | None, typer.Option(help="Where the settings go (stoker.toml).")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
     ] = None,
@@ -213,14 +213,20 @@ def tune(
     lr_range: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="With --lr: from where to where (1e-7:10).")
     ] = None,
-    lr_steps: Annotated[int, typer.Option(help="With --lr: in how many steps.")] = 100,
+    lr_steps: Annotated[int | None, typer.Option(help="With --lr: in how many steps (100).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
     if lr + micro_batch + workers > 1:
         raise UsageError("--workers, --micro-batch and --lr are a finder each: give one of them")
     from stoker.doctor.world import ranks_to_start
+    from stoker.tune import command
 
+    command.refuse_unread(
+        "--lr" if lr else "--micro-batch" if micro_batch else "--workers" if workers else "",
+        {"--strict": strict, "--allow": allow, "--out": out, "--resume": resume, "--dry-run": dry_run,
+         "--lr-range": lr_range, "--lr-steps": lr_steps},
+    )  # fmt: skip
     ranks = ranks_to_start(nproc, os.environ)
     if ranks is None:  # under torchrun the first process tunes, and starts all ranks aside
         return
@@ -240,12 +246,10 @@ def tune(
             script or [], module=module, within=lr_range, steps=lr_steps, budget=budget, as_json=as_json
         )
         return
-    if lr_range is not None:
-        raise UsageError(f"--lr-range {lr_range} is for a sweep: give --lr too")
-    from stoker.tune import command
-
     if workers:
-        command.tune_workers(script or [], module=module, budget=budget, ranks=ranks, as_json=as_json)
+        command.tune_workers(
+            script or [], module=module, budget=budget, dry_run=dry_run, ranks=ranks, as_json=as_json
+        )
         return
     command.tune(
         script or [],

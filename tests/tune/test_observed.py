@@ -11,6 +11,7 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.method import Stretch
 from stoker.doctor.verdict import reach
+from stoker.errors import UsageError
 from stoker.tune import finding
 from stoker.tune.observed import trial_of
 from stoker.tune.search import Search
@@ -96,3 +97,12 @@ def test_a_search_that_is_resumed_has_its_first_run_already(
     shutil.rmtree(runs[0])
     finding.find(["train.py"], home=tmp_path, budget=60, resume=folder)
     assert [run.name for run in runs] == ["001", "001"]
+
+
+def test_a_search_that_cannot_be_resumed_is_refused_before_its_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits a minute for that."""
+    monkeypatch.setattr(finding, "begin", lambda *_, **__: pytest.fail("a diagnosis was begun"))
+    with pytest.raises(UsageError, match="is no search: name a folder under"):
+        finding.find(["train.py"], home=tmp_path, resume=tmp_path / "none")

@@ -18,6 +18,7 @@ from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
 from stoker.tune.trial import Trial, hold
 from stoker.tune.tuner import Tried, Tuned, Tuner
+from stoker.watch.record import new_name
 
 DEFAULT_BUDGET = 300.0
 # Of the budget, for the diagnosis before the search. Of a small one more: in 13 s it saw the loops of
@@ -91,19 +92,11 @@ def find(
     Of several `ranks` every trial is a group of them, begun and ended together.
     """
     began = time.monotonic()
+    about = {"command": [*command], "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
+    # One that cannot be resumed is refused before the diagnosis, which takes long.
+    resumed = None if resume is None else Ledger.resume(resume, about)
     told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
-    about = {
-        "command": [*command],
-        "budget": budget,
-        "kinds": sorted(kinds),
-        "ranks": ranks,
-        "diagnosis": str(told.record),
-    }
-    ledger = (
-        Ledger.begin(home / "tune" / time.strftime("%Y%m%d-%H%M%S"), about)
-        if resume is None
-        else Ledger.resume(resume, about)
-    )
+    ledger = resumed or Ledger.begin(home / "tune" / new_name(), {**about, "diagnosis": str(told.record)})
     scores = home / calibration.NAME
 
     def scored(one: Tried) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
-from stoker.tune.measure import as_argument
 from stoker.tune.stretches import WARM_STEPS, Rates, epoch_of, length, rates
 from stoker.watch import Record
 
@@ -80,7 +79,13 @@ def hold(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument=as_argument(folder, "record", settings, seconds, ranks=ranks),
+            argument={
+                "runs": str(folder),
+                "run": "record",
+                "settings": dict(settings),
+                "seconds": seconds,
+                "ranks": ranks,
+            },
             limits=Limits(seconds=most, idle_seconds=min(idle, most)),
             guards=guards or Guards(),
             writable=(folder,),
