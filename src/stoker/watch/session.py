@@ -200,6 +200,7 @@ class Session:
                 "error": error,
                 "steps": account.steps,
                 "device": None if device is None else device.name,
+                "gradient_bytes": self.observer.gradient_bytes,
                 "loaders": [loader.to_json() for loader in account.loaders],
                 "overhead": self.overhead(),
                 "failure": self.failure,
