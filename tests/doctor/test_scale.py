@@ -82,11 +82,14 @@ def test_a_loop_that_makes_its_own_batches_overlaps_nothing() -> None:
 def test_gradients_hide_behind_the_backward_pass_but_for_the_last_bucket() -> None:
     """Over a fast link only the last bucket's part is felt, over a slow one what is longer than the pass."""
     known = links(store=1e15, nic=1e15, fabric=10e9)
-    fast = parts(RANK, known, "store", 16)["compute"]
+    fast = parts(RANK, known, "store", 16)["gradients"]
     moved = 2 * (7 / 8) * 100e6 / 400e9 + 2 * (1 / 2) * 100e6 / 10e9
-    assert fast == pytest.approx(0.1 + moved * 25 * 2**20 / 100e6)
-    slow = parts(RANK, links(store=1e15, nic=1e15, fabric=1e9), "store", 16)["compute"]
-    assert slow == pytest.approx(0.1 + 2 * (7 / 8) * 100e6 / 400e9 + 0.1 - 0.06)
+    assert fast == pytest.approx(moved * 25 * 2**20 / 100e6)
+    slow = foresee(RANK, links(store=1e15, nic=1e15, fabric=1e9), "store", 16)
+    assert slow.parts["gradients"] == pytest.approx(2 * (7 / 8) * 100e6 / 400e9 + 0.1 - 0.06)
+    assert slow.limit == "gradients"
+    assert slow.rate is not None
+    assert slow.rate.mid == pytest.approx(16 * 50 / (0.1 + slow.parts["gradients"]))
 
 
 def test_without_a_network_of_their_own_gradients_load_the_one_for_samples() -> None:
@@ -145,8 +148,9 @@ def test_the_slowest_of_many_is_slower_than_the_mean() -> None:
 def test_a_record_of_several_ranks_has_waited_for_the_slowest_already() -> None:
     """Twice as many ranks as in the record are slowed as one is by a second."""
     uneven = replace(RANK, busy=(0.1, 0.3), backward=0.0, gradient_bytes=0.0)
-    four = parts(replace(uneven, ranks=4), links(), "store", 8)["compute"]
-    assert four == pytest.approx(slowest_of([0.1, 0.3], 2))
+    four = foresee(replace(uneven, ranks=4), links(), "store", 8)
+    assert four.parts["slowest"] == pytest.approx(slowest_of([0.1, 0.3], 2) - 0.2)
+    assert four.limit == "slowest"
 
 
 def test_the_interval_holds_the_prediction_and_widens_with_what_is_not_tried() -> None:

@@ -3,9 +3,9 @@
 One rank's step was measured; the links between many of them are told or assumed (`scale_links.py`). A step
 then takes as long as the slowest of its parts, since workers read ahead:
 
-compute
-    what a step takes with no wait for data, of the slowest of so many ranks, and what of bringing the
-    gradients together does not hide behind the backward pass;
+compute, slowest, gradients
+    what a step takes with no wait for data; how much longer the slowest of so many ranks takes than the mean;
+    what of bringing the gradients together does not hide behind the backward pass. These add up;
 workers, cores
     making the batches: by the worker processes a rank has, and by the cores that a node's ranks share;
 store, gets, cache, disk, bus, peer, nic
@@ -21,10 +21,13 @@ from itertools import pairwise
 from math import ceil, exp, log2
 from typing import Any
 
+from stoker.doctor.finding import ALARM
 from stoker.doctor.model import Interval
 from stoker.doctor.scale_links import Links
 from stoker.facts.words import size
 
+# A rank's own parts of a step, which add up.
+_OWN = ("compute", "slowest", "gradients")
 WAYS = ("store", "cache", "disk", "ram", "vram")
 GPUS = (8, 64, 1024)
 # DistributedDataParallel brings gradients together by so many bytes at a time, and the last of them has no
@@ -98,8 +101,8 @@ def foresee(load: Load, links: Links, way: str, gpus: int) -> Outlook:
         return Outlook(gpus=gpus, way=way, how=untold)
     at = _Cluster(gpus=gpus, links=links)
     how, carried = _WAYS[way](load, at)
-    steps = [_step(load, at, carried, compute) for compute in _compute(load, at)]
-    (fast, _), (mid, parts), (slow, _) = steps
+    steps = [_parts(load, at, carried, own) for own in _own(load, at)]
+    fast, mid, slow = (_seconds(one) for one in steps)
     doubt = exp(DOUBLING * log2(max(1.0, gpus / load.ranks)))
     made = gpus * load.samples
     # No faster than ranks that wait for nothing: what a doubling may be off by does not add to that.
@@ -111,9 +114,9 @@ def foresee(load: Load, links: Links, way: str, gpus: int) -> Outlook:
         rate=Interval(
             low=made / slow / doubt, mid=made / mid, high=max(made / mid, min(most, made / fast * doubt))
         ),
-        limit=max(parts, key=lambda name: parts[name]),
+        limit=_waits_for(steps[1]),
         of_linear=made / mid / (gpus * load.alone),
-        parts=parts,
+        parts=steps[1],
     )
 
 
@@ -142,7 +145,7 @@ def caches_needed(load: Load, links: Links, gpus: int) -> int | None:
     if why_not(load, links, "cache", gpus) is not None:
         return None
     at = _Cluster(gpus=gpus, links=links)
-    rate = gpus * load.samples * (load.sample_bytes or 0.0) / _compute(load, at)[1]
+    rate = gpus * load.samples * (load.sample_bytes or 0.0) / sum(_own(load, at)[1].values())
     return max(1, ceil(rate / min(links.nic, links.disk)))
 
 
@@ -282,38 +285,56 @@ def _held(load: Load, links: Links, way: str) -> float:
 # --- a step -------------------------------------------------------------------------------------------------
 
 
-def _step(load: Load, at: _Cluster, carried: _Carried, compute: float) -> tuple[float, dict[str, float]]:
-    """Its seconds, and those of its parts."""
-    parts = {"compute": compute, **carried.parts}
+def _seconds(parts: Mapping[str, float]) -> float:
+    """A step: its own parts one after the other, or the longest of those beside them."""
+    return max(sum(parts[name] for name in _OWN), *(parts[name] for name in parts if name not in _OWN), 0.0)
+
+
+def _waits_for(parts: Mapping[str, float]) -> str:
+    """What would make the step shorter. `compute`: nothing that is around a rank."""
+    beside = {name: value for name, value in parts.items() if name not in _OWN}
+    own = sum(parts[name] for name in _OWN)
+    longest = max(beside, key=lambda name: beside[name], default=None)
+    if longest is not None and beside[longest] > own:
+        return longest
+    more = max(_OWN[1:], key=lambda name: parts[name])
+    return more if parts[more] >= ALARM * own else "compute"
+
+
+def _parts(load: Load, at: _Cluster, carried: _Carried, own: Mapping[str, float]) -> dict[str, float]:
+    parts = {**own, **carried.parts}
     cpu = load.cpu
     if carried.read is not None:
         make = load.samples * (carried.read + (load.prepare or 0.0))
         # Without workers the loop makes its own batches, and nothing overlaps.
-        parts["workers"] = make / load.workers if load.workers else compute + make
+        parts["workers"] = make / load.workers if load.workers else sum(own.values()) + make
         cpu = None if cpu is None or load.make_cpu is None else cpu + load.samples * load.make_cpu
     if cpu is not None and at.links.cores:
         parts["cores"] = cpu * at.on_node / at.links.cores
     if "nic" in parts and at.links.fabric is None:  # gradients go the same way
         parts["nic"] += _between_nodes(load, at, at.links.nic)
-    return max(parts.values()), parts
+    return parts
 
 
-def _compute(load: Load, at: _Cluster) -> tuple[float, float, float]:
+def _own(load: Load, at: _Cluster) -> list[dict[str, float]]:
     """A step that waits for no data: at best, as it is thought to be, at worst.
 
     At best ranks are slow together and gradients hide behind the whole backward pass; at worst each rank is
     slow at other times and nothing is hidden.
     """
-    mean = sum(load.busy) / len(load.busy) + load.other
+    mean, off = sum(load.busy) / len(load.busy) + load.other, load.spread or 0.0
     # What ranks of the record waited for one another is in their steps already.
-    slowest = slowest_of(load.busy, at.gpus / load.ranks) + load.other
+    slowest = max(0.0, slowest_of(load.busy, at.gpus / load.ranks) + load.other - mean)
     before = _together(load, _Cluster(gpus=load.ranks, links=at.links))
     together = _together(load, at)
-    hidden, last = max(0.0, together - load.backward), together * _last_bucket(load)
-    off = load.spread or 0.0
-    best = mean * (1 - off) + max(0.0, hidden - before)
-    mid = max(best, slowest + max(0.0, max(hidden, last) - before))
-    return best, mid, max(mid, slowest * (1 + off) + max(0.0, together - before))
+    hidden = max(0.0, together - load.backward)
+    felt = (hidden, max(hidden, together * _last_bucket(load)), together)
+    best, mid, worst = (max(0.0, one - before) for one in felt)
+    return [
+        dict(zip(_OWN, (mean * (1 - off), 0.0, best), strict=True)),
+        dict(zip(_OWN, (mean, slowest, mid), strict=True)),
+        dict(zip(_OWN, (mean * (1 + off), slowest * (1 + off), worst), strict=True)),
+    ]
 
 
 def slowest_of(seconds: Sequence[float], ranks: float) -> float:
