@@ -103,7 +103,8 @@ def show(scale: Scale, console: Console) -> None:
     """Print it."""
     console.print()
     for title, head, rows in tables(scale):
-        table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+        console.print(title, style="bold")
+        table = Table(box=None, pad_edge=False)
         for at, name in enumerate(head):
             table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=at < 2)
         for row in rows:
