@@ -12,6 +12,7 @@ import typer
 from stoker import __version__
 from stoker.doctor.verb import DoctorCommand, doctor
 from stoker.errors import StokerError, UsageError
+from stoker.facts.secrets import printable
 from stoker.workloads.verb import train
 
 app = typer.Typer(
@@ -418,7 +419,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except StokerError as error:
-        sys.stderr.write(f"stoker: {error}\n")
+        sys.stderr.write(f"stoker: {printable(str(error))}\n")
         sys.exit(error.exit_code)
     if isinstance(launch, int):
         sys.exit(launch)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from stoker.doctor.report.markdown import code
 from stoker.doctor.scale import WAYS, Load, Outlook, caches_needed, first_ceiling, foresee
 from stoker.doctor.scale_links import ASSUMED, MEASURED, TELLABLE, TOLD, Links
 from stoker.watch.words import NA, duration, percent
@@ -117,7 +118,7 @@ def show(scale: Scale, console: Console) -> None:
 
 def markdown_of(scale: Scale) -> str:
     """The same for an issue tracker."""
-    parts = [f"## What many GPUs would be fed by: `{scale.run}`"]
+    parts = [f"## What many GPUs would be fed by: {code(scale.run)}"]
     for title, head, rows in tables(scale):
         lines = [head, ["---:" if name in _NUMBERS else "---" for name in head], *rows]
         cells = "\n".join(

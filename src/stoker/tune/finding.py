@@ -10,6 +10,7 @@ from stoker.changes import Kind
 from stoker.doctor import calibration
 from stoker.doctor.examination import Diagnosis, examine, examine_ranks
 from stoker.doctor.model import Interval
+from stoker.facts.secrets import hide_secrets
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
@@ -93,7 +94,7 @@ def find(
     began = time.monotonic()
     told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
     about = {
-        "command": [*command],
+        "command": hide_secrets(command),
         "budget": budget,
         "kinds": sorted(kinds),
         "ranks": ranks,
@@ -123,7 +124,7 @@ def find(
         scored=scored,
     ).find()
     return Found(
-        command=tuple(command),
+        command=tuple(hide_secrets(command)),
         diagnosis=told,
         tuned=tuned,
         folder=ledger.folder,
