@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
+from stoker.doctor.verb import DoctorCommand, doctor
 from stoker.errors import StokerError, UsageError
+from stoker.facts.secrets import printable
 from stoker.workloads.verb import train
 
 app = typer.Typer(
@@ -65,6 +67,7 @@ def check(
 
 
 @app.command(
+    cls=DoctorCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     no_args_is_help=True,
 )
@@ -110,72 +113,15 @@ def run(
     )
 
 
-@app.command(
+app.command(
+    cls=DoctorCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     no_args_is_help=True,
-)
-def doctor(
-    script: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCRIPT [ARGS]... | NOTEBOOK | RUN",
-            help="The script and its arguments; a notebook; or a record.",
-        ),
-    ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", help="The first word is a module: doctor -m pkg.train ARGS, as python does.")
-    ] = False,
-    nproc: Annotated[
-        int | None, typer.Option(min=1, help="Ranks to start, as torchrun --nproc-per-node does.")
-    ] = None,
-    budget: Annotated[float, typer.Option(min=15, help="Seconds that a diagnosis may take.")] = 90.0,
-    runs: Annotated[
-        Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="The report's file, .html or .md (default: report.html beside the record)."),
-    ] = None,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="The report as Markdown on stdout, for an issue tracker.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps in the whole run, for its times.")] = None,
-    asked: Annotated[
-        str | None,
-        typer.Option("--fits", help="Does it fit: batch=32,vram=8GB or workers=8,ram=16GB, or one of each."),
-    ] = None,
-    calibration: Annotated[
-        bool, typer.Option("--calibration", help="How good predictions were so far; no diagnosis.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Name what makes a training script slow, by experiments in a scratch run of it."""
-    from stoker.doctor import command
-
-    if calibration:
-        if script:
-            raise UsageError(
-                f"--calibration tells of earlier scores and diagnoses nothing: leave out {script[0]}"
-            )
-        command.tell_calibration(runs=runs, as_json=as_json)
-        return
-    command.diagnose(
-        script or [],
-        steps=steps,
-        asked=asked,
-        module=module,
-        runs=runs,
-        budget=budget,
-        as_json=as_json,
-        markdown=markdown,
-        report=report,
-        no_report=no_report,
-        nproc=nproc,
-    )
+)(doctor)
 
 
 @app.command(
+    cls=DoctorCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     no_args_is_help=True,
 )
@@ -351,7 +297,7 @@ def stage(
 @app.command(no_args_is_help=True)
 def bench(
     name: Annotated[
-        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune or workloads.")
+        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune, workloads or scale.")
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
@@ -364,7 +310,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
-            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; repeatable."
+            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; scale: a case; repeatable."
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
@@ -477,7 +423,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except StokerError as error:
-        sys.stderr.write(f"stoker: {error}\n")
+        sys.stderr.write(f"stoker: {printable(str(error))}\n")
         sys.exit(error.exit_code)
     if isinstance(launch, int):
         sys.exit(launch)

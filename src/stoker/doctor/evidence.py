@@ -313,7 +313,7 @@ def read(
         process=process,
         host=host,
         throttled=_throttled(resources),
-        cores=_cores(resources),
+        cores=cores_used(resources),
         foreign=foreign_cores(lines, began, ended),
         memory=read_memory(lines, told.get("drain", {}).get("sized") or ()),
         sizes=read_sizes(lines),
@@ -477,7 +477,7 @@ def _throttled(resources: Sequence[Mapping[str, Any]]) -> float | None:
     return throttled / periods if periods else None
 
 
-def _cores(resources: Sequence[Mapping[str, Any]]) -> float | None:
+def cores_used(resources: Sequence[Mapping[str, Any]]) -> float | None:
     """Cores that the process and its workers had, in the mean."""
     if len(resources) < 2 or resources[-1]["t"] <= resources[0]["t"]:
         return None

@@ -10,6 +10,7 @@ from stoker.changes import Kind
 from stoker.doctor import calibration
 from stoker.doctor.examination import Diagnosis, examine, examine_ranks
 from stoker.doctor.model import Interval
+from stoker.facts.secrets import hide_secrets
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
@@ -92,7 +93,7 @@ def find(
     Of several `ranks` every trial is a group of them, begun and ended together.
     """
     began = time.monotonic()
-    about = {"command": [*command], "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
+    about = {"command": hide_secrets(command), "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
     # One that cannot be resumed is refused before the diagnosis, which takes long.
     resumed = None if resume is None else Ledger.resume(resume, about)
     told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
@@ -116,7 +117,7 @@ def find(
         scored=scored,
     ).find()
     return Found(
-        command=tuple(command),
+        command=tuple(hide_secrets(command)),
         diagnosis=told,
         tuned=tuned,
         folder=ledger.folder,
