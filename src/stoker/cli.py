@@ -13,6 +13,7 @@ from stoker import __version__
 from stoker.doctor.verb import DoctorCommand, doctor
 from stoker.errors import StokerError, UsageError
 from stoker.facts.secrets import printable
+from stoker.jobs.verbs import jobs, serve
 from stoker.workloads.verb import train
 
 app = typer.Typer(
@@ -297,7 +298,10 @@ def stage(
 @app.command(no_args_is_help=True)
 def bench(
     name: Annotated[
-        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune, workloads or scale.")
+        str,
+        typer.Argument(
+            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale or jobs."
+        ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
@@ -310,7 +314,8 @@ def bench(
         list[str] | None,
         typer.Option(
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
-            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; scale: a case; repeatable."
+            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; "
+            "scale: a case; jobs: a store; repeatable."
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
@@ -357,6 +362,8 @@ def bench(
 
 
 app.command()(train)
+app.command()(serve)
+app.add_typer(jobs)
 
 
 @app.command()

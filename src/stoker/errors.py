@@ -13,7 +13,12 @@ StokerError
 │   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
 │   ├── NotTransformable             a batch without the images that a transform is for
 │   ├── CheckpointBroken             a training's checkpoint that is not as it was written
+│   ├── WrongSetting                 a setting that a config does not have, or a value that it cannot take
 │   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
+│   ├── JobRefused                   a job that cannot be asked for: which field, and what is allowed
+│   ├── NoSuchJob (LookupError)      no job of that id
+│   ├── KeyTaken                     an idempotency key that was used for another job
+│   ├── MoveRefused                  what the state of a job does not allow
 │   └── NotPermitted                 a file or folder that may not be read or written
 ├── SourceChanged                    the data of a source changed, in use or since a state was taken
 ├── StoreError                       an object store did not do what was asked
@@ -30,9 +35,18 @@ StokerError
 ├── CellFailed                       a notebook's cell raised an error in its scratch run
 ├── TrialFailed                      a script that cannot be tried with a change, or without one
 ├── TrainingFailed                   a training that cannot go on: no memory, no disk, a loss not finite
+├── LeaseLost                        a job that is another process's by now
+├── EngineFailed                     an engine that could not start, find or stop a job
+├── JobsUnreachable (ConnectionError)   no usable answer from a jobs server
+├── TokenRefused (PermissionError)   a jobs server's token, missing or wrong
+├── JobEnded                         a job without a result: failed, cancelled or lost
 ├── BenchFailed                      a benchmark's child process ended wrongly
 └── MissingExtra (ImportError)       an optional dependency is not installed; exit code 2
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 
 class StokerError(Exception):
@@ -91,8 +105,53 @@ class CheckpointBroken(UsageError):
     """A training's checkpoint that is not as it was written, or none of them is."""
 
 
+class WrongSetting(UsageError):
+    """A setting that a config does not have, or a value that it cannot take.
+
+    `path` leads to it, `allowed` are the names or values there are, where they can be counted.
+    """
+
+    def __init__(self, text: str, *, path: Sequence[str], allowed: Sequence[Any] | None = None) -> None:
+        super().__init__(text)
+        self.path = tuple(path)
+        self.allowed = None if allowed is None else tuple(allowed)
+
+
 class QueryRefused(UsageError):
     """A query that the database refuses, or whose columns cannot be samples."""
+
+
+class JobRefused(UsageError):
+    """A job that cannot be asked for. `problems` names every field that is wrong, and what it may be."""
+
+    def __init__(self, *problems: "Problem") -> None:
+        super().__init__("; ".join(str(one) for one in problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One field that is wrong: where, how, and what it may be (`allowed` is empty where it is no choice)."""
+
+    field: str
+    text: str
+    allowed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        told = f" (allowed: {', '.join(self.allowed)})" if self.allowed else ""
+        return f"{self.field}: {self.text}{told}"
+
+
+class NoSuchJob(UsageError, LookupError):
+    """No job of that id."""
+
+
+class KeyTaken(UsageError):
+    """An idempotency key that was used for another job."""
+
+
+class MoveRefused(UsageError):
+    """What the state of a job does not allow: cancel one that has ended, delete one that runs."""
 
 
 class NotPermitted(UsageError):
@@ -157,6 +216,26 @@ class CellFailed(StokerError):
 
 class TrainingFailed(StokerError):
     """A training that cannot go on: no memory for one sample, no room on the disk, a loss not finite."""
+
+
+class LeaseLost(StokerError):
+    """A job that is another process's by now: whoever hears this writes nothing more and ends."""
+
+
+class EngineFailed(StokerError):
+    """An engine that could not start, find or stop a job."""
+
+
+class JobsUnreachable(StokerError, ConnectionError):
+    """No usable answer from a jobs server."""
+
+
+class TokenRefused(StokerError, PermissionError):
+    """A jobs server's token, missing or wrong."""
+
+
+class JobEnded(StokerError):
+    """A job without a result: it failed, was cancelled or was lost."""
 
 
 class BenchFailed(StokerError):

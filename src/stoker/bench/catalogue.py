@@ -19,6 +19,7 @@ BENCHES = {
     "tune": "stoker.bench.tune",
     "workloads": "stoker.bench.workloads",
     "scale": "stoker.bench.scale",
+    "jobs": "stoker.bench.jobs",
 }
 
 

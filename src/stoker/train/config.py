@@ -12,6 +12,8 @@ from typing import Any, Literal
 from stoker.errors import UsageError
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+# Where samples wait: auto, or the highest to use.
+Tier = Literal["auto", "vram", "window", "ram", "source"]
 LOGGERS = ("tensorboard", "wandb", "mlflow")
 
 
@@ -32,11 +34,11 @@ class OptimizerConfig:
     fused: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, "lr", self.lr > 0, "above 0")
-        _check(self, "weight_decay", self.weight_decay >= 0, "0 or more")
-        _check(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
-        _check(self, "eps", self.eps > 0, "above 0")
-        _check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
+        check(self, "lr", self.lr > 0, "above 0")
+        check(self, "weight_decay", self.weight_decay >= 0, "0 or more")
+        check(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
+        check(self, "eps", self.eps > 0, "above 0")
+        check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
         if self.nesterov and not self.momentum:
             raise UsageError("nesterov without momentum: give a momentum above 0, or leave nesterov out")
 
@@ -55,11 +57,11 @@ class ScheduleConfig:
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        _check(self, "warmup", self.warmup >= 0, "0 or more steps, or a share of them below 1")
-        _check(self, "floor", 0 <= self.floor <= 1, "a share of the full rate, 0 to 1")
-        _check(self, "gamma", 0 < self.gamma <= 1, "above 0, at most 1")
+        check(self, "warmup", self.warmup >= 0, "0 or more steps, or a share of them below 1")
+        check(self, "floor", 0 <= self.floor <= 1, "a share of the full rate, 0 to 1")
+        check(self, "gamma", 0 < self.gamma <= 1, "above 0, at most 1")
         rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
-        _check(self, "milestones", rising and all(m > 0 for m in self.milestones), "rising epochs above 0")
+        check(self, "milestones", rising and all(m > 0 for m in self.milestones), "rising epochs above 0")
         if self.name == "step" and not self.milestones:
             raise UsageError("schedule step without milestones: give the epochs, milestones = [30, 60, 80]")
 
@@ -73,8 +75,8 @@ class EmaConfig:
     every: int = 1
 
     def __post_init__(self) -> None:
-        _check(self, "decay", 0 <= self.decay < 1, "from 0 (off) to below 1")
-        _check(self, "every", self.every >= 1, "1 or more")
+        check(self, "decay", 0 <= self.decay < 1, "from 0 (off) to below 1")
+        check(self, "every", self.every >= 1, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,8 @@ class StopConfig:
     gain: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self, "patience", self.patience >= 0, "0 (never) or more")
-        _check(self, "gain", self.gain >= 0, "0 or more")
+        check(self, "patience", self.patience >= 0, "0 (never) or more")
+        check(self, "gain", self.gain >= 0, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +103,8 @@ class SaveConfig:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        _check(self, "every", self.every >= 0, "0 or more")
-        _check(self, "keep", self.keep >= 2, "2 or more: the last good one stands in for a broken newest one")
+        check(self, "every", self.every >= 0, "0 or more")
+        check(self, "keep", self.keep >= 2, "2 or more: the last good one stands in for a broken newest one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +148,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "devices", "validate_every", "log_every"):
-            _check(self, name, getattr(self, name) >= 1, "1 or more")
+            check(self, name, getattr(self, name) >= 1, "1 or more")
         for name in ("max_steps", "micro_batch"):
             given = getattr(self, name)
-            _check(self, name, given is None or given >= 1, "1 or more, or left out")
-        _check(self, "clip", self.clip >= 0, "0 (off) or more")
+            check(self, name, given is None or given >= 1, "1 or more, or left out")
+        check(self, "seed", self.seed >= 0, "0 or more")
+        check(self, "clip", self.clip >= 0, "0 (off) or more")
         if unknown := [name for name in self.loggers if name not in LOGGERS]:
             raise UsageError(f"no logger {unknown[0]!r}: there are {', '.join(LOGGERS)}")
         if self.precision == "fp16" and self.clip and self.optimizer.fused:
@@ -160,7 +163,8 @@ class TrainConfig:
             )
 
 
-def _check(config: Any, name: str, holds: bool, allowed: str) -> None:
+def check(config: Any, name: str, holds: bool, allowed: str) -> None:
+    """UsageError with the setting's name and value where what must hold does not."""
     if not holds:
         known = {entry.name for entry in fields(config)}
         assert name in known, name

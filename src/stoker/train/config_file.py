@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from stoker.errors import MissingExtra, UsageError
+from stoker.errors import MissingExtra, UsageError, WrongSetting
 from stoker.feed.sources.sql import hide_password
 
 T = TypeVar("T")
@@ -23,10 +23,15 @@ T = TypeVar("T")
 
 def load(kind: type[T], path: Path | None = None, overrides: Sequence[str] = ()) -> T:
     """A config: its defaults, over them the file's values, over them those of the command line."""
+    return build(kind, values_of(path, overrides))
+
+
+def values_of(path: Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a file, over them those of the command line; of whatever config."""
     values = {} if path is None else read_file(path)
     for override in overrides:
         _put(values, override)
-    return build(kind, values)
+    return values
 
 
 def build(kind: type[T], values: Mapping[str, Any]) -> T:
@@ -134,18 +139,22 @@ def _over(config: Any, values: Mapping[str, Any], above: tuple[str, ...]) -> Any
     for name, value in values.items():
         path = (*above, str(name))
         if name not in names:
-            raise UsageError(_unknown(path, names))
+            raise WrongSetting(_unknown(path, names), path=path, allowed=names)
         inner = getattr(config, name)
         if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
             if not isinstance(value, Mapping):
-                raise UsageError(f"{'.'.join(path)} is {value!r}: it has keys of its own, {_keys(inner)}")
+                told = f"{_told(path, value)}: it has keys of its own, {', '.join(_keys(inner))}"
+                raise WrongSetting(told, path=path, allowed=_keys(inner))
             changed[name] = _over(inner, value, path)
         else:
             changed[name] = _typed(hints[name], value, path)
     try:
         return dataclasses.replace(config, **changed)
     except UsageError as error:
-        raise UsageError(f"{'.'.join(above)}: {error}" if above else str(error)) from error
+        # A config's own checks begin with the setting's name.
+        first = str(error).partition(" ")[0].rpartition(".")[2]
+        path = (*above, first) if first in names else above
+        raise WrongSetting(f"{'.'.join(above)}: {error}" if above else str(error), path=path) from error
 
 
 def _unknown(path: tuple[str, ...], names: list[str]) -> str:
@@ -155,8 +164,8 @@ def _unknown(path: tuple[str, ...], names: list[str]) -> str:
     return f"no setting {'.'.join(path)}: {guess}{where} there are {', '.join(names)}"
 
 
-def _keys(config: Any) -> str:
-    return ", ".join(entry.name for entry in dataclasses.fields(config))
+def _keys(config: Any) -> list[str]:
+    return [entry.name for entry in dataclasses.fields(config)]
 
 
 def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
@@ -168,7 +177,8 @@ def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
         allowed = get_args(kind)
         # `false` and `off` are words to a person and truth values to YAML; no choice here is one.
         if value not in allowed or isinstance(value, bool) not in {isinstance(one, bool) for one in allowed}:
-            raise UsageError(f"{_told(path, value)}: it is one of {', '.join(map(str, allowed))}")
+            told = f"{_told(path, value)}: it is one of {', '.join(map(str, allowed))}"
+            raise WrongSetting(told, path=path, allowed=allowed)
         return value
     if origin is tuple:
         return _sequence(get_args(kind), value, path)
@@ -178,9 +188,10 @@ def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
         return Path(value).expanduser()
     if kind is str and _is(value, (int, float)):
         return str(value)
-    if kind in (int, str, bool) and _is(value, kind):
+    # A whole number that 64 bits cannot hold is none to torch or a database.
+    if kind in (int, str, bool) and _is(value, kind) and not (kind is int and abs(value) >= 1 << 63):
         return value
-    raise UsageError(f"{_told(path, value)}: it must be {_NAMES.get(kind, kind)}")
+    raise WrongSetting(f"{_told(path, value)}: it must be {_NAMES.get(kind, kind)}", path=path)
 
 
 def _number(value: Any, path: tuple[str, ...]) -> float:
@@ -192,7 +203,7 @@ def _number(value: Any, path: tuple[str, ...]) -> float:
         except (ValueError, OverflowError):
             pass  # told below, as what is not finite is
     if not math.isfinite(found):
-        raise UsageError(f"{_told(path, value)}: it must be a number")
+        raise WrongSetting(f"{_told(path, value)}: it must be a number", path=path)
     return found
 
 
@@ -211,27 +222,34 @@ def _one_of(kinds: tuple[Any, ...], value: Any, path: tuple[str, ...]) -> Any:
         if kind is not type(None):
             try:
                 return _typed(kind, value, path)
-            except UsageError as error:
-                told.append(str(error))
-    raise UsageError(f"{told[0]}{', or null' if type(None) in kinds else ''}")
+            except WrongSetting as error:
+                told.append(error)
+    allowed = told[0].allowed
+    if type(None) not in kinds:
+        raise told[0]
+    allowed = None if allowed is None else (*allowed, None)
+    raise WrongSetting(f"{told[0]}, or null", path=told[0].path, allowed=allowed)
 
 
 def _sequence(kinds: tuple[Any, ...], value: Any, path: tuple[str, ...]) -> tuple[Any, ...]:
     if isinstance(value, str):
         value = [_scalar(part.strip()) for part in value.split(",") if part.strip()]
     if not isinstance(value, (list, tuple)):
-        raise UsageError(f"{_told(path, value)}: it must be a list")
+        raise WrongSetting(f"{_told(path, value)}: it must be a list", path=path)
     if kinds[-1] is Ellipsis:
         kinds = (kinds[0],) * len(value)
     if len(kinds) != len(value):
-        raise UsageError(f"{_told(path, value)}: it must have {len(kinds)} values")
+        raise WrongSetting(f"{_told(path, value)}: it must have {len(kinds)} values", path=path)
     return tuple(_typed(kind, one, path) for kind, one in zip(kinds, value, strict=True))
 
 
 def _told(path: tuple[str, ...], value: Any) -> str:
-    return f"{'.'.join(path)} is {value!r}"
+    shown = repr(value)
+    return f"{'.'.join(path)} is {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'}"
 
 
+# Of a wrong value, so many characters are told.
+_SHOWN = 200
 _NAMES: dict[Any, str] = {
     int: "a whole number",
     str: "text",

@@ -1,6 +1,7 @@
 """`fit`: a task in, a trained model out. Puts the parts together, and takes them apart again."""
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,7 +145,11 @@ def _open_journal(parts: Parts, loop: Loop, out: Path) -> Journal:
     folder.write_json(out / "config.json", {"task": parts.task.name, **parts.settings})
     names, run = parts.config.loggers, parts.task.name
     loggers = open_loggers(names, folder=out, run=run, config=parts.settings, after=loop.step)
-    return Journal(out, loggers, after=loop.step, judged=loop.is_judged)
+    journal = Journal(out, loggers, after=loop.step, judged=loop.is_judged)
+    # Who watches from outside knows by it that the journal is this process's now, where it went on from, and
+    # how far there is to go.
+    folder.write_json(out / "begun.json", {"pid": os.getpid(), "step": loop.step, "steps": loop.steps})
+    return journal
 
 
 def _make_ready(parts: Parts, resumed: int | None) -> None:

@@ -20,6 +20,7 @@ _OF_A_RUN = (
     "metrics.jsonl",
     "tensorboard",
     "config.json",
+    "begun.json",
     "result.json",
     "wandb",
     "wandb.id",

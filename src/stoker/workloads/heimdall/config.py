@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from stoker.errors import UsageError
-from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig, check
 from stoker.workloads.heimdall.locator import check_size
 from stoker.workloads.heimdall.measurements import MadeRadio
 
@@ -42,6 +42,5 @@ class HeimdallConfig:
     def __post_init__(self) -> None:
         if self.fill and self.database is None:
             raise UsageError("fill is for a database of one's own: name it by database=")
-        if self.reserve_gb is not None and self.reserve_gb < 0:
-            raise UsageError(f"reserve_gb is {self.reserve_gb:g}: it must be 0 or more")
+        check(self, "reserve_gb", self.reserve_gb is None or self.reserve_gb >= 0, "0 or more, or left out")
         check_size(self.width, self.layers, self.heads)

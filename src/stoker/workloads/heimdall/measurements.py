@@ -6,6 +6,7 @@ speed of light and by detours, noise grows as the signal gets weak. Too weak a s
 receiver may be out of order, so that samples have from three receivers to all.
 """
 
+import re
 import uuid
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -39,6 +40,7 @@ _LEVEL = 36.0
 _SENT, _EVEN, _NORMAL, _CHIPS, _TURNS, _NOISE = range(6)
 # IQ values made at one go, 8 MB in each of a few arrays.
 _PIECE = 1 << 20
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 Values: TypeAlias = NDArray[np.float32]
 
@@ -63,8 +65,14 @@ class MadeRadio:
     # The chance that a receiver is out of order.
     outage: float = 0.1
     seed: int = 0
+    # The dataset's id, a UUID; None: one that follows from the settings.
+    id: str | None = None
 
     def __post_init__(self) -> None:
+        if self.id is not None and not _UUID.fullmatch(self.id):
+            raise UsageError(f"id is {self.id!r}: it must be a UUID in small letters, or left out")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}: it must be 0 or more")
         if not _LEAST_HEARD <= self.receivers <= RECEIVERS:
             raise UsageError(f"receivers is {self.receivers}: take {_LEAST_HEARD} to {RECEIVERS}")
         if self.samples < 2 or self.iq_samples < 1:
@@ -88,12 +96,12 @@ class MadeRadio:
         more = (
             f"{self.sample_rate_hz:g}sps_{self.frequency_hz:g}hz_{self.outage:g}out_{self.valid_share:g}valid"
         )
-        return f"heimdall_{size}_{more}_seed{self.seed}"
+        return f"heimdall_{size}_{more}_seed{self.seed}{f'_{self.id}' if self.id else ''}"
 
     @property
     def dataset_id(self) -> str:
         """The same for the same settings, in every database."""
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, self.name))
+        return self.id or str(uuid.uuid5(uuid.NAMESPACE_URL, self.name))
 
 
 @dataclass(frozen=True, kw_only=True)

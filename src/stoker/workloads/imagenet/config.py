@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from stoker.errors import UsageError
-from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.train.config import OptimizerConfig, ScheduleConfig, Tier, TrainConfig, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +73,16 @@ class ImagenetConfig:
     # A checkpoint to begin with: of torchvision's ResNet-50, or `model.safetensors` of a training here.
     weights: str | None = None
     # Where samples wait: auto, or the highest to use of vram, window, ram and source.
-    tier: str = "auto"
+    tier: Tier = "auto"
     train: TrainConfig = field(default_factory=_train)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise UsageError(f"label_smoothing is {self.label_smoothing:g}: it must be from 0 to below 1")
+        check(self, "label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1")
+        check(self, "flip", 0 <= self.flip <= 1, "a chance from 0 to 1")
+        check(self, "crop", 0 < self.crop[0] <= self.crop[1] <= 1, "two rising shares above 0, at most 1")
+        check(self, "classes", self.classes is None or self.classes >= 1, "1 or more, or left out")
+        for name in ("subset_seed", "grow_epochs"):
+            check(self, name, getattr(self, name) >= 0, "0 or more")
         if not 1 <= self.image_size <= self.pixels:
             raise UsageError(
                 f"image_size is {self.image_size} of images kept at {self.pixels} pixels: it must be from 1 "

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from stoker.errors import UsageError
-from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.train.config import OptimizerConfig, ScheduleConfig, Tier, TrainConfig, check
 from stoker.workloads.sar.models import ModelName
 from stoker.workloads.sar.scenes import LOOKS
 
@@ -67,11 +67,15 @@ class SarConfig:
     mse: float = 0.7
     ssim: float = 0.3
     # Where samples wait: auto, or the highest to use of vram, window, ram and source.
-    tier: str = "auto"
+    tier: Tier = "auto"
     train: TrainConfig = field(default_factory=_train)
 
     def __post_init__(self) -> None:
         if not 0 < self.subset <= 1:
             raise UsageError(f"subset is {self.subset:g}: give the share that takes part, above 0 to 1")
+        check(self, "train_share", 0 < self.train_share < 1, "above 0 and below 1")
+        check(self, "split_seed", self.split_seed >= 0, "0 or more")
+        for name in ("base", "latent"):
+            check(self, name, getattr(self, name) >= 1, "1 or more")
         if not self.low < self.high:
             raise UsageError(f"low is {self.low:g} and high is {self.high:g}: low must be below high")

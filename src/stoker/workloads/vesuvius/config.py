@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 from stoker.errors import UsageError
-from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig, check
 from stoker.workloads.vesuvius.inference import check_overlap
-from stoker.workloads.vesuvius.residence import HOMES
+from stoker.workloads.vesuvius.residence import HOMES, Asked
 from stoker.workloads.vesuvius.scrolls import MadeScrolls
 
 # Of `train.batch_size`, which follows from two settings of the workload.
@@ -58,7 +58,7 @@ class VesuviusConfig:
     # Processes that read patches where the volumes are on disk; 0: threads.
     workers: int = 0
     # Where the volumes are: auto, or the highest to use of vram, ram and disk.
-    resident: str = "auto"
+    resident: Asked = "auto"
     # What the training needs of the device, in GB; None: one step is made to see.
     reserve_gb: float | None = None
     # Of the sliding window, the share that the next one has too.
@@ -73,20 +73,25 @@ class VesuviusConfig:
 
     def __post_init__(self) -> None:
         for name in ("train_batch_size", "accumulate_steps", "samples_per_epoch"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+            check(self, name, getattr(self, name) >= 1, "1 or more")
         for name in ("workers", "tolerance", "dice", "entropy"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} is {getattr(self, name):g}: it must be 0 or more")
-        if self.dice + self.entropy == 0:
-            raise UsageError("dice and entropy are both 0: give the loss a weight above 0")
-        if self.reserve_gb is not None and self.reserve_gb < 0:
-            raise UsageError(f"reserve_gb is {self.reserve_gb:g}: it must be 0 or more")
-        if not 0 < self.threshold < 1:
-            raise UsageError(f"threshold is {self.threshold:g}: it is a chance, above 0 and below 1")
+            check(self, name, getattr(self, name) >= 0, "0 or more")
+        for name in ("foreground", "flip"):
+            check(self, name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
+        check(self, "std", self.std > 0, "above 0")
+        check(self, "threshold", 0 < self.threshold < 1, "a chance, above 0 and below 1")
+        check(self, "reserve_gb", self.reserve_gb is None or self.reserve_gb >= 0, "0 or more, or left out")
+        check(self, "widths", min(self.widths, default=0) >= 1, "one number or more, each 1 or more")
         check_overlap(self.overlap)
         if self.resident not in HOMES:
             raise UsageError(f"resident is {self.resident!r}: take one of {', '.join(HOMES)}")
+        if self.dice + self.entropy == 0:
+            raise UsageError("dice and entropy are both 0: give the loss a weight above 0")
+        if self.train.batch_size not in (_LEFT_OUT, self._step):
+            raise UsageError(
+                f"train.batch_size is {self.train.batch_size}, but train_batch_size x accumulate_steps is "
+                f"{self.train_batch_size} x {self.accumulate_steps}: leave train.batch_size out"
+            )
         divisor = 2 ** (len(self.widths) - 1)
         if len(self.patch) != 3 or any(side < 1 or side % divisor for side in self.patch):
             raise UsageError(
@@ -96,11 +101,10 @@ class VesuviusConfig:
 
     def settle(self) -> "VesuviusConfig":
         """The same with the trainer's own names for the batch set as the workload's say."""
-        step, given = self.train_batch_size * self.accumulate_steps, self.train
-        if given.batch_size not in (_LEFT_OUT, step):
-            raise UsageError(
-                f"train.batch_size is {given.batch_size}, but train_batch_size x accumulate_steps is "
-                f"{self.train_batch_size} x {self.accumulate_steps}: leave train.batch_size out"
-            )
-        micro = given.micro_batch or self.train_batch_size
-        return replace(self, train=replace(given, batch_size=step, micro_batch=micro))
+        micro = self.train.micro_batch or self.train_batch_size
+        return replace(self, train=replace(self.train, batch_size=self._step, micro_batch=micro))
+
+    @property
+    def _step(self) -> int:
+        """Patches of one optimizer step."""
+        return self.train_batch_size * self.accumulate_steps

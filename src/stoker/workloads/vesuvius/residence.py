@@ -7,7 +7,7 @@ fits is taken, and the sentence that says why goes with it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -24,7 +24,8 @@ from stoker.workloads.vesuvius.scrolls import Scroll
 from stoker.workloads.vesuvius.source import HeldScrolls, HeldSource, PlaceSource, ScrollSource
 
 Home: TypeAlias = Literal["vram", "ram", "disk"]
-HOMES = ("auto", "vram", "ram", "disk")
+Asked = Literal["auto", "vram", "ram", "disk"]
+HOMES: tuple[str, ...] = get_args(Asked)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,256 @@
+"""`python -m stoker.jobs.dispatcher`: from the queue to the engines, and back to the queue what was lost.
+
+A process of its own beside the server, so that no request waits for it. It keeps nothing that is not in the
+store or in a job's folder: killed at any moment, the next one finds the runners that go on, settles those
+that ended, and queues those that are gone.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stoker.errors import DatabaseUnreachable, EngineFailed, LeaseLost
+from stoker.jobs import ending
+from stoker.jobs.engines.engine import Engine, Running
+from stoker.jobs.folders import JobFolder
+from stoker.jobs.job import Job
+from stoker.jobs.lease import Heartbeats
+from stoker.jobs.progress import Reading
+from stoker.jobs.runner import clean
+from stoker.jobs.settings import Settings
+from stoker.jobs.store import Store
+from stoker.jobs.store.holding import Held, Holding, Report
+from stoker.jobs.tail import Tail
+
+if sys.platform != "win32":
+    import fcntl
+
+_EVERY_S = 0.25
+# A runner ends its training by itself after the grace; so much later it is ended with it.
+_PATIENCE_S = 10.0
+
+
+class Dispatcher:
+    """One pass after the other; each looks at everything."""
+
+    def __init__(
+        self, settings: Settings, store: Store, engine: Engine, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._holding = Holding(store)
+        self._engine = engine
+        self._clock = clock
+        self._heartbeats = Heartbeats(settings.lease_s)
+        self._asked: dict[str, float] = {}
+        self._deleted = 0
+
+    def run(self, until: Callable[[], bool], wait: Callable[[float], object] = time.sleep) -> None:
+        """Pass after pass, until told otherwise. A store that does not answer is asked again."""
+        while not until():
+            try:
+                self.look()
+            except DatabaseUnreachable as error:
+                sys.stderr.write(f"stoker: {error}; asked again\n")
+            wait(_EVERY_S)
+
+    def look(self) -> None:
+        """One pass: who runs, who ended, who is lost, who is next, what is to be removed."""
+        for held in self._holding.held():
+            self._attend(held)
+        held_now = self._holding.held()
+        for lease in self._heartbeats.watch([one.lease for one in held_now], self._clock()):
+            self._lose(next(one for one in held_now if one.lease == lease), "no heartbeat")
+        self._start_next()
+        self._remove_deleted()
+
+    # --- who runs ---------------------------------------------------------------------------------------
+
+    def _attend(self, held: Held) -> None:
+        handle = held.attempt.handle
+        # Without a handle its process either speaks soon, or was never started: the heartbeat tells.
+        if handle is None or not self._is_ours(held):
+            return
+        phase = self._engine.poll(handle)
+        if phase == "gone":
+            self._settle(held)
+        elif phase == "pending" and held.job.cancel_asked:
+            self._kill(handle)  # there is nothing to save yet
+        elif phase == "pending":
+            with contextlib.suppress(LeaseLost):  # it ended, or was cancelled, meanwhile
+                self._holding.beat(held.job.id, held.lease.token)
+        elif held.job.cancel_asked:
+            self._press(held, handle)
+
+    def _press(self, held: Held, handle: str) -> None:
+        """A runner hears from the store that it is to stop; one that does not is killed in the end."""
+        since = self._asked.setdefault(handle, self._clock())
+        if self._clock() - since > self._settings.grace_s + _PATIENCE_S:
+            self._kill(handle)
+
+    def _kill(self, handle: str) -> None:
+        """An engine that cannot is asked again in the next pass; without a lease a runner ends by itself."""
+        try:
+            self._engine.stop(handle, save=False)
+        except EngineFailed as error:
+            sys.stderr.write(f"stoker: {error}\n")
+
+    def _settle(self, held: Held) -> None:
+        """A runner that is gone: how its training ended, if it did, is in its folder."""
+        folder, number = JobFolder(root=self._settings.root, id=held.job.id), held.attempt.number
+        self._asked.pop(held.attempt.handle or "", None)
+        told = ending.read_exit(folder, number)
+        if told is None:
+            self._lose(held, "its process is gone")
+            return
+        end = ending.judge(told, folder.log(number), cancelled=held.job.cancel_asked)
+        try:
+            self._tell_rest(held, folder)
+            ending.settle(self._holding, held.job.id, held.lease.token, end)
+        except LeaseLost:
+            pass  # it had told of its end itself, just before
+
+    def _lose(self, held: Held, why: str) -> None:
+        """Queue it again. What it printed last is told first: it may say why."""
+        handle = held.attempt.handle
+        if handle is not None and self._is_ours(held):
+            self._kill(handle)
+        folder = JobFolder(root=self._settings.root, id=held.job.id)
+        lease = held.lease
+        try:
+            # The report beats, so the lease is the one after it.
+            self._tell_rest(held, folder)
+            [lease] = [one.lease for one in self._holding.held() if one.job.id == held.job.id]
+        except LeaseLost:
+            return
+        if lease.token == held.lease.token:
+            self._holding.lose(lease, why)
+
+    def _tell_rest(self, held: Held, folder: JobFolder) -> None:
+        """What a runner that is gone left untold."""
+        id_, token, number = held.job.id, held.lease.token, held.attempt.number
+        position = self._holding.beat(id_, token).log_bytes
+        log = Tail(folder.log(number), position)
+        reading = Reading(folder, number)
+        while True:
+            before = log.position
+            lines = [(time.time(), clean(line)) for line in log.read(rest=True)]
+            points, progress = reading.read(None)
+            if not (lines or points):
+                return
+            report = Report(
+                points=points, lines=lines, log_from=before, log_to=log.position, progress=progress
+            )
+            self._holding.report(id_, token, report)
+
+    def _is_ours(self, held: Held) -> bool:
+        handle = held.attempt.handle
+        return handle is not None and held.attempt.engine == self._engine.name and self._engine.adopt(handle)
+
+    # --- who is next --------------------------------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        """In the order of the queue. A job that needs a card is overtaken only by such that need none."""
+        blocked: set[bool] = set()
+        for job in self._holding.queue():
+            needs_card = job.request.gpus > 0
+            if needs_card in blocked:
+                self._tell_wait(job, "waits for those before it in the queue")
+                continue
+            running = [Running(job=one.job, handle=one.attempt.handle) for one in self._holding.held()]
+            place = self._engine.find_place(job, running)
+            if isinstance(place, str):
+                blocked.add(needs_card)
+                self._tell_wait(job, place)
+                continue
+            attempt = self._holding.claim(job.id, engine=self._engine.name)
+            if attempt is None:  # cancelled meanwhile
+                continue
+            try:
+                handle = self._engine.start(job, attempt, place)
+            except EngineFailed as error:
+                self._holding.refuse(job.id, attempt.token, str(error))
+                continue
+            with contextlib.suppress(LeaseLost):  # it was so quick that it has ended
+                self._holding.set_handle(job.id, attempt.token, handle)
+
+    def _tell_wait(self, job: Job, why: str) -> None:
+        if job.waits_for != why:
+            self._holding.tell_wait(job.id, why)
+
+    def _remove_deleted(self) -> None:
+        ids, self._deleted = self._holding.deleted(after=self._deleted)
+        for id_ in ids:
+            JobFolder(root=self._settings.root, id=id_).remove()
+
+
+# --- the process ------------------------------------------------------------------------------------------
+
+
+def start(settings: Settings) -> "subprocess.Popen[bytes]":
+    """Start a dispatcher beside this process; it ends when this process does, by whatever death."""
+    settings.root.mkdir(parents=True, exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "stoker.jobs.dispatcher"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **settings.to_environment()},
+    )
+
+
+def open_engine(settings: Settings) -> Engine:
+    """The engine that the settings name."""
+    if settings.engine == "ray":
+        from stoker.jobs.engines.ray import RayEngine
+
+        return RayEngine(settings)
+    from stoker.jobs.engines.local import LocalEngine
+
+    return LocalEngine(settings)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, until: threading.Event) -> Iterator[bool]:
+    """Inside, no other dispatcher works in the folder; whether that could be had before the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as lock:
+        while sys.platform != "win32" and not until.is_set():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                until.wait(_EVERY_S)
+        yield not until.is_set()
+
+
+def main() -> None:
+    """Dispatch until standard input ends, at whose other end the server is."""
+    settings = Settings.from_environment(os.environ)
+    end = threading.Event()
+    # Ctrl-C in a terminal reaches all of its processes: it is the server's to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: end.set())
+
+    def listen() -> None:
+        # Past the buffer, whose lock this thread would hold as the interpreter ends: that is fatal to it.
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        end.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    store = Store.open(settings.store_url)
+    engine = open_engine(settings)
+    with _alone(settings.root / "dispatcher.lock", end) as alone:
+        if alone:
+            Dispatcher(settings, store, engine).run(end.is_set, end.wait)
+    engine.close()
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

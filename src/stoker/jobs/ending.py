@@ -1,0 +1,87 @@
+"""How an attempt ended: kept in a file before it is told, so that a killed runner takes no end with it."""
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.feed.whole_file import whole_file
+from stoker.jobs.folders import JobFolder
+from stoker.jobs.states import State
+from stoker.jobs.store.holding import Holding
+
+_TERMINATED = (128 + signal.SIGTERM, -signal.SIGTERM)
+_MOST_TEXT = 500
+# Of the log's end, searched for the line that says what went wrong.
+_LOOKED_AT = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """What became of an attempt. None: it was told to stop by a signal, and the job goes on later."""
+
+    outcome: State | None
+    error: str | None = None
+
+
+def write_exit(folder: JobFolder, attempt: int, code: int, *, stopped: bool, script: bool) -> None:
+    """Keep how the training's process ended."""
+    told = {"code": code, "stopped": stopped, "script": script}
+    with whole_file(_path(folder, attempt)) as out:
+        out.write(json.dumps(told).encode())
+
+
+def read_exit(folder: JobFolder, attempt: int) -> Mapping[str, Any] | None:
+    """What `write_exit` kept; None where the training's process did not end, or nobody saw it."""
+    try:
+        found: dict[str, Any] = json.loads(_path(folder, attempt).read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def judge(told: Mapping[str, Any], log: Path, *, cancelled: bool) -> End:
+    """What an exit means: `cancelled` says that the job was to be stopped for good."""
+    code, stopped = told["code"], told["stopped"]
+    # A workload that was told to stop and ends well had made its last step; of a script it cannot be known.
+    heard = stopped and (code in (*_TERMINATED, -signal.SIGKILL) or (code == 0 and told["script"]))
+    if heard:
+        return End(outcome=State.CANCELLED if cancelled else None)
+    if code == 0:
+        return End(outcome=State.DONE)
+    return End(outcome=State.FAILED, error=_explain(code, log))
+
+
+def settle(holding: Holding, id_: str, token: int, end: End) -> None:
+    """Tell the store."""
+    if end.outcome is None:
+        holding.give_back(id_, token, "told to stop by a signal: goes on from its last checkpoint")
+    else:
+        holding.finish(id_, token, end.outcome, end.error)
+
+
+def _path(folder: JobFolder, attempt: int) -> Path:
+    return folder.attempt(attempt) / "exit.json"
+
+
+def _explain(code: int, log: Path) -> str:
+    """Why it failed, in a line: a signal by its name, else the last thing it said."""
+    last = _last_line(log)
+    if code < 0:
+        name = signal.Signals(-code).name
+        why = " (the machine may have run out of memory)" if -code == signal.SIGKILL else ""
+        return f"killed by {name}{why}" + (f"; it last said: {last}" if last else "")
+    return last or f"exit code {code}, without a word"
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOOKED_AT))
+            lines = file.read().decode(errors="replace").replace("\0", "\ufffd").splitlines()
+    except FileNotFoundError:
+        return ""
+    told = [line.strip() for line in lines if line.strip()]
+    return told[-1].removeprefix("stoker: ")[:_MOST_TEXT] if told else ""

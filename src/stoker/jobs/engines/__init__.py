@@ -1,0 +1,1 @@
+"""Where jobs run: an engine starts a runner, looks whether it is there, and stops it."""

@@ -1,0 +1,128 @@
+"""Jobs as processes of this machine: each runner leads a session of its own, and outlives the dispatcher."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+
+from stoker.errors import EngineFailed
+from stoker.facts import gpu, host, nvml, process
+from stoker.facts.values import Gpu
+from stoker.jobs.engines import admission
+from stoker.jobs.engines.engine import Phase, Place, Running
+from stoker.jobs.folders import JobFolder
+from stoker.jobs.identity import Identity
+from stoker.jobs.job import Attempt, Job
+from stoker.jobs.runner import GPUS
+from stoker.jobs.settings import Settings
+
+
+class LocalEngine:
+    """`handle` is the runner's host, pid and birth, and the cards it was given."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        read_cards: Callable[[], tuple[tuple[Gpu, ...], str | None]] | None = None,
+        memory_free: Callable[[], int | None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._read_cards = read_cards or _read_cards
+        self._memory_free = memory_free or _read_memory_free
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def find_place(self, job: Job, running: list[Running]) -> Place | str:
+        """By slots, cards, who holds them, and memory, all as they are now."""
+        if job.request.gpus and any(one.job.request.gpus and one.handle is None for one in running):
+            return "waits for a GPU: a job is starting, and which it has is not known yet"
+        cards, why = self._read_cards() if job.request.gpus else ((), None)
+        handles = [Identity.parse(one.handle) for one in running if one.handle is not None]
+        return admission.find_place(
+            job,
+            cards=cards,
+            no_cards=why,
+            taken={card for one in handles for card in one.gpus},
+            without_card=sum(not one.job.request.gpus for one in running),
+            slots=self._settings.slots,
+            memory_free=self._memory_free() if job.request.ram_bytes is not None else None,
+        )
+
+    def start(self, job: Job, attempt: Attempt, place: Place) -> str:
+        """A session of its own: a signal to the server's terminal does not reach it."""
+        where = JobFolder(root=self._settings.root, id=job.id).attempt(attempt.number)
+        cards = ",".join(place.gpus)
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            with (where / "runner.txt").open("ab") as out:
+                child = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "stoker.jobs.runner",
+                        job.id,
+                        str(attempt.number),
+                        str(attempt.token),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    env={
+                        **os.environ,
+                        **self._settings.to_environment(),
+                        # A job that was given no card sees none, whatever its config says.
+                        "CUDA_VISIBLE_DEVICES": cards,
+                        GPUS: cards,
+                    },
+                )
+        except OSError as error:
+            raise EngineFailed(f"cannot start a process for job {job.id}: {error}") from error
+        handle = str(Identity.of(child.pid, place.gpus))
+        self._children[handle] = child
+        return handle
+
+    def poll(self, handle: str) -> Phase:
+        """Whether the runner lives. What it may have left behind in its session is killed with it."""
+        child = self._children.get(handle)
+        if child is not None and child.poll() is not None:
+            del self._children[handle]
+        identity = Identity.parse(handle)
+        if identity.lives():
+            return "alive"
+        identity.kill_session()
+        return "gone"
+
+    def stop(self, handle: str, *, save: bool) -> None:
+        """SIGTERM to the runner, which has the training save; or an end to all of its session."""
+        identity = Identity.parse(handle)
+        if save:
+            identity.ask_to_end()
+        else:
+            identity.kill_session()
+
+    def adopt(self, handle: str) -> bool:
+        """Those of this machine."""
+        return Identity.parse(handle).is_here
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _read_cards() -> tuple[tuple[Gpu, ...], str | None]:
+    source, reason = nvml.connect()
+    if source is None:
+        return (), gpu.explain_absence(reason)
+    try:
+        return gpu.read(source, family=process.family()), None
+    finally:
+        source.close()
+
+
+def _read_memory_free() -> int | None:
+    found = host.read().memory_free_bytes
+    return found if found is not None else int(psutil.virtual_memory().available)

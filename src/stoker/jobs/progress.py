@@ -1,0 +1,171 @@
+"""How far a training is, by the files it writes: the trainer's journal, the observer's record. Reads only.
+
+progress = Reading(folder, attempt=1)
+points, made = progress.read(pid)      # new points of curves, and how far it is
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from stoker.jobs.folders import JobFolder
+from stoker.jobs.store.holding import Number, Progress
+from stoker.jobs.tail import Tail
+from stoker.watch.phases import PHASES
+
+# Phases are told of so many last steps.
+_STEPS = 100
+# Said elsewhere, or no curve.
+_NO_CURVE = frozenset({"t", "kind", "step", "eta_seconds", "epoch"})
+_CURVES = frozenset({"train", "valid", "epoch"})
+
+
+class Reading:
+    """The files of one attempt, read on."""
+
+    def __init__(self, folder: JobFolder, attempt: int) -> None:
+        record = folder.record(attempt) / "rank0"
+        self._begun = folder.training / "begun.json"
+        self._journal = Tail(folder.training / "metrics.jsonl")
+        self._steps = Tail(record / "steps.jsonl")
+        self._resources = Tail(record / "resources.jsonl")
+        self._last: deque[dict[str, Any]] = deque(maxlen=_STEPS)
+        self._first: dict[str, Any] | None = None
+        self._samples = 0
+        self._made = 0
+        self._told: dict[str, Any] = {}
+        self._peak = 0
+        self._memory: dict[str, Any] | None = None
+        self._gpu: dict[str, Any] | None = None
+        self.first_step: int | None = None
+        self._all: int | None = None
+
+    def read(self, pid: int | None) -> tuple[list[Number], Progress | None]:
+        """New points, and how far it is; None where nothing is new. `pid` is the training's."""
+        # A resume rewrites the journal without what came after its step: it is read from then on.
+        points: list[Number] = []
+        if self._find_beginning(pid):
+            points = [point for line in _objects(self._journal) for point in self._hear(line)]
+        before = self._made
+        for step in _objects(self._steps):
+            self._first = self._first or step
+            self._samples += step.get("samples") or 0 if self._made else 0
+            self._made += 1
+            self._last.append(step)
+        changed = self._read_resources()
+        if not points and before == self._made and not changed:
+            return points, None
+        return points, Progress(
+            step=self._step(),
+            steps=self._all,
+            rate=self._told.get("samples_per_second") or self._rate(),
+            eta_s=self._eta(),
+            phases=self._phases(),
+            gpu=self._gpu,
+            memory=self._memory,
+        )
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step was observed."""
+        return self._made > 0
+
+    def _find_beginning(self, pid: int | None) -> bool:
+        """Whether the journal may be read: this attempt's trainer has begun it, or it is a script's own."""
+        if self._all is not None or not self._begun.exists():
+            return True
+        told = json.loads(self._begun.read_text())
+        if pid is not None and told["pid"] != pid:  # an earlier attempt's
+            return False
+        self._all, self.first_step = told["steps"], told["step"] or None
+        return True
+
+    def _hear(self, line: dict[str, Any]) -> Iterator[Number]:
+        """The points of a line of the journal."""
+        kind, step, t = line.get("kind"), line.get("step"), line.get("t")
+        if not isinstance(step, int) or not isinstance(t, (int, float)):
+            return
+        if kind == "train":
+            self._told = line
+        if kind in _CURVES:
+            for name, value in line.items():
+                if name not in _NO_CURVE and _is_number(value):
+                    yield Number(name=f"{kind}/{name}", step=step, value=float(value), t=float(t))
+
+    def _step(self) -> int | None:
+        """By the record, which has each one; by the journal where nothing was observed."""
+        if self._made:
+            return (self.first_step or 0) + self._made
+        told = self._told.get("step")
+        return told if isinstance(told, int) else self.first_step
+
+    def _rate(self) -> float | None:
+        """Samples a second since the first step, as the trainer counts; for a script without a journal."""
+        if self._first is None or self._made < 2 or not self._samples:
+            return None
+        seconds = self._last[-1]["t"] - self._first["t"]
+        return self._samples / seconds if seconds > 0 else None
+
+    def _eta(self) -> float | None:
+        """Seconds to the end at the sustained rate of this process."""
+        step = self._step()
+        if self._all is None or step is None or self._first is None or self._made < 2:
+            told = self._told.get("eta_seconds")
+            return float(told) if told is not None and _is_number(told) else None
+        seconds: float = self._last[-1]["t"] - self._first["t"]
+        return max(0, self._all - step) * seconds / (self._made - 1)
+
+    def _phases(self) -> dict[str, float] | None:
+        sums = {name: sum(step.get(name) or 0.0 for step in self._last) for name in PHASES}
+        whole = sum(sums.values())
+        return {name: value / whole for name, value in sums.items()} if whole else None
+
+    def _read_resources(self) -> bool:
+        line = None
+        for found in _objects(self._resources):
+            line = found
+            held = _memory_of(found)
+            self._peak = max(self._peak, held or 0)
+        if line is None:
+            return False
+        held = _memory_of(line)
+        self._memory = {
+            "rss_bytes": held,
+            "peak_bytes": self._peak or None,
+            "device_peak_bytes": self._told.get("peak_bytes"),
+        }
+        self._gpu = _card_of(line)
+        return True
+
+
+def _objects(tail: Tail) -> Iterator[dict[str, Any]]:
+    """Lines of JSON; what a script wrote there that is none is no line."""
+    for line in tail.read():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
+def _memory_of(line: dict[str, Any]) -> int | None:
+    """Of the process and its workers."""
+    own = line.get("rss_bytes")
+    if own is None:
+        return None
+    return int(own) + sum(int(one.get("rss_bytes") or 0) for one in line.get("processes") or ())
+
+
+def _card_of(line: dict[str, Any]) -> dict[str, Any] | None:
+    """The first card that the training sees."""
+    cards = line.get("gpus") or []
+    if not cards:
+        return None
+    return {name: cards[0].get(name) for name in ("index", "used_bytes", "utilisation_percent", "power_w")}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

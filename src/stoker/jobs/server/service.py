@@ -1,0 +1,50 @@
+"""What the routes are given: the store, who may ask for what, the doctor; and a job as the API tells it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stoker.jobs.job import Job
+from stoker.jobs.request import Policy
+from stoker.jobs.schema import schema_of
+from stoker.jobs.server.doctoring import Doctor
+from stoker.jobs.server.prometheus import Traffic
+from stoker.jobs.server.tokens import Sessions, TokenFile
+from stoker.jobs.store import Store
+from stoker.jobs.store.database import hide_password
+from stoker.workloads import NAMES, find
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One server's parts. `dispatcher` tells whether it runs; None where there is none beside the server."""
+
+    root: Path
+    host: str
+    store: Store
+    policy: Policy
+    tokens: TokenFile
+    sessions: Sessions
+    traffic: Traffic
+    doctor: Doctor
+    dispatcher: Callable[[], bool | None] = lambda: None
+    # Of one caller, requests a second.
+    rate: float = 400.0
+    is_secure: bool = False
+
+    def show(self, job: Job) -> dict[str, Any]:
+        """A job's JSON; a password in its config is not told."""
+        told = job.to_json()
+        config = told["config"]
+        if isinstance(config.get("database"), str):
+            told["config"] = {**config, "database": hide_password(config["database"])}
+        return {**told, "doctor": self.doctor.told(job.id), "report": self.doctor.has_report(job.id)}
+
+
+@cache
+def workloads() -> list[dict[str, Any]]:
+    """Each workload with the schema of its config."""
+    found = [find(name) for name in NAMES]
+    return [{"name": one.name, "title": one.about, "schema": schema_of(one.config())} for one in found]

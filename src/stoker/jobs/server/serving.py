@@ -1,0 +1,231 @@
+"""`stoker serve`: the server's process, with the dispatcher beside it, started again where it dies."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from stoker.errors import UsageError
+from stoker.facts import nvml
+from stoker.jobs import dispatcher
+from stoker.jobs.places import Places
+from stoker.jobs.request import Policy
+from stoker.jobs.server.api import Server
+from stoker.jobs.server.doctoring import Doctor
+from stoker.jobs.server.guard import check_bind
+from stoker.jobs.server.prometheus import Traffic
+from stoker.jobs.server.service import Service
+from stoker.jobs.server.tokens import NAME, Sessions, TokenFile
+from stoker.jobs.settings import Settings
+from stoker.jobs.store import Store
+
+# A dispatcher that dies at once is started again after so long, and later the more often it dies.
+_AGAIN_S, _LONGEST_S = 0.5, 30.0
+_END_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """How a server is started."""
+
+    settings: Settings
+    host: str = "127.0.0.1"
+    port: int = 8000
+    # Folders whose files jobs may name.
+    data: tuple[Path, ...] = ()
+    # Of requests that name none.
+    database: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    rate: float = 400.0
+    # Without one nothing is run: for servers beside the one that has it.
+    dispatches: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("--cert and --key go together: give both for https, or neither")
+
+
+class Dispatching:
+    """The dispatcher's process, watched."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._end = threading.Event()
+        self._child = dispatcher.start(settings)
+        self._thread = threading.Thread(target=self._watch, name="stoker-dispatching", daemon=True)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it runs now."""
+        return self._child.poll() is None
+
+    def close(self) -> None:
+        """End it; what runs goes on."""
+        self._end.set()
+        self._thread.join(_END_S)
+        self._child.terminate()
+        try:
+            self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+
+    def _watch(self) -> None:
+        wait, began = _AGAIN_S, time.monotonic()
+        while not self._end.wait(0.2):
+            code = self._child.poll()
+            if code is None:
+                continue
+            wait = _AGAIN_S if time.monotonic() - began > _LONGEST_S else min(2 * wait, _LONGEST_S)
+            sys.stderr.write(f"stoker: the dispatcher ended with code {code}; started again in {wait:g} s\n")
+            if self._end.wait(wait):
+                return
+            if self._child.stdin is not None:
+                self._child.stdin.close()
+            self._child, began = dispatcher.start(self._settings), time.monotonic()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Ends its streams first: they would never end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, app: Server, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._app, self._ready = app, ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal: the first one ends streams and then the rest, the second one all at once.
+
+        It is not raised again afterwards, as uvicorn would: there is still a dispatcher to end.
+        """
+        self.force_exit = self.should_exit
+        self.end()
+
+    def end(self) -> None:
+        """Stop serving. From any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._app.close)
+
+
+class Running:
+    """A server with its parts, which end with the block."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._parts = contextlib.ExitStack()
+        with contextlib.ExitStack() as parts:
+            self._open(serving, parts)
+            self._parts = parts.pop_all()
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._parts.close()
+
+    def run(self, ready: Callable[[str], None]) -> int:
+        """Serve until a signal or `stop`; `ready` is told the address. The exit code."""
+        self._uvicorn = _Uvicorn(self._config, self._app, lambda: ready(self.url))
+        self._uvicorn.run(sockets=[self._listening])
+        return 0 if self._uvicorn.started else 1
+
+    def stop(self) -> None:
+        """Have `run` return. From any thread."""
+        self._uvicorn.end()
+
+    def _open(self, serving: Serving, parts: contextlib.ExitStack) -> None:
+        settings = serving.settings
+        settings.root.mkdir(parents=True, exist_ok=True)
+        tokens = TokenFile(settings.root / NAME)
+        check_bind(serving.host, tokens)
+        self._listening = _listen(serving.host, serving.port)
+        parts.callback(self._listening.close)
+        store = Store.open(settings.store_url)
+        parts.callback(store.close)
+        doctor = Doctor(settings.root, lambda job: self._app.changed(job))
+        parts.callback(doctor.close)
+        dispatching = Dispatching(settings) if serving.dispatches else None
+        if dispatching is not None:
+            parts.callback(dispatching.close)
+        places = Places(scripts=settings.scripts, data=serving.data)
+        self._app = Server(
+            Service(
+                root=settings.root,
+                host=serving.host,
+                store=store,
+                policy=Policy(places=places, database=serving.database, cards=count_cards()),
+                tokens=tokens,
+                sessions=Sessions(tokens),
+                traffic=Traffic(),
+                doctor=doctor,
+                dispatcher=lambda: None if dispatching is None else dispatching.is_alive(),
+                rate=serving.rate,
+                is_secure=serving.certificate is not None,
+            )
+        )
+        scheme = "http" if serving.certificate is None else "https"
+        shown = f"[{serving.host}]" if ":" in serving.host else serving.host
+        self.url = f"{scheme}://{shown}:{self._listening.getsockname()[1]}"
+        self._config = uvicorn.Config(
+            self._app,
+            ssl_certfile=serving.certificate,
+            ssl_keyfile=serving.key,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=10,
+            limit_concurrency=2000,
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that says it is TCP.
+
+    Of one that leaves it open, as `create_server` does, asyncio does not ask that small answers be sent at
+    once: each took 40 ms longer.
+    """
+    made = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(2048)
+    except OSError as error:
+        made.close()
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from error
+    return made
+
+
+def count_cards() -> int:
+    """Cards of this machine, without a word to CUDA."""
+    source, _ = nvml.connect()
+    if source is None:
+        return 0
+    try:
+        return source.count()
+    finally:
+        source.close()

@@ -1,0 +1,61 @@
+"""How the service is set up: what the server, the dispatcher and the runners all have to know."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stoker.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One service. Children get it by the environment, not by their command line: a URL has passwords."""
+
+    root: Path
+    # sqlite:///FILE or postgresql://…; None: jobs.db in the root.
+    store: str | None = None
+    engine: Literal["local", "ray"] = "local"
+    # Jobs that may run at a time without a card; each card is a slot of its own.
+    slots: int = 1
+    # Folders that scripts may be run from; none: no scripts.
+    scripts: tuple[Path, ...] = ()
+    # A job whose heartbeat was not seen for so long is lost.
+    lease_s: float = 30.0
+    # After it was told to save and stop, a job has so long before it is killed.
+    grace_s: float = 60.0
+    # ray://, http:// or "auto": where Ray's jobs are submitted.
+    ray_address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise UsageError(f"slots is {self.slots}: it must be 1 or more")
+        if self.lease_s <= 0 or self.grace_s <= 0:
+            raise UsageError(f"lease_s {self.lease_s:g} and grace_s {self.grace_s:g} must be above 0")
+
+    @property
+    def store_url(self) -> str:
+        """Where the store is."""
+        return self.store or f"sqlite:///{self.root / 'jobs.db'}"
+
+    def to_environment(self) -> dict[str, str]:
+        """For a child process."""
+        told = {
+            **asdict(self),
+            "root": str(self.root.absolute()),
+            "scripts": [str(path) for path in self.scripts],
+        }
+        return {VARIABLE: json.dumps(told)}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
+        """What `to_environment` told."""
+        if VARIABLE not in environment:
+            raise UsageError(f"{VARIABLE} is not set: `stoker serve` starts this process, not a person")
+        told: dict[str, Any] = json.loads(environment[VARIABLE])
+        scripts = tuple(Path(path) for path in told["scripts"])
+        return cls(**{**told, "root": Path(told["root"]), "scripts": scripts})
+
+
+VARIABLE = "STOKER_JOBS"

@@ -1,0 +1,322 @@
+"""One database, SQLite or PostgreSQL by its URL: connections, transactions, migrations. No SQL of jobs.
+
+Both are spoken to by their own drivers (sqlite3, psycopg) in the SQL they share; `?` stands for a value. What
+differs is here: how to connect, how a transaction begins, what a lost connection looks like. A layer above
+the drivers would bring 0.2 s of import to every runner, and nothing that the few statements here need.
+"""
+
+import contextlib
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+from stoker.errors import DatabaseUnreachable, MissingExtra, UsageError
+
+# RETURNING came with 3.35, IS DISTINCT FROM with 3.39.
+_OLDEST_SQLITE = (3, 39)
+_WAIT_S = 30.0  # for whoever writes before us
+_MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
+
+
+class Connection(Protocol):
+    """What the two drivers have in common, as far as it is used."""
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Run a statement; a cursor."""
+
+    def cursor(self) -> Any:
+        """For statements by the many."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Sqlite:
+    """A file. Write-ahead: readers never wait for the writer. A commit is on the disk when it returns."""
+
+    kind = "sqlite"
+    begin = "BEGIN IMMEDIATE"
+    # Raised where the file is gone, full, or held by a writer for too long.
+    broken: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def connect(self) -> Connection:
+        """A connection for one thread."""
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise DatabaseUnreachable(
+                f"this Python has SQLite {sqlite3.sqlite_version}, and the store needs 3.39 or newer: "
+                "use a newer Python, or a store in PostgreSQL (--store postgresql://…)"
+            )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            made = sqlite3.connect(
+                self.path,
+                timeout=_WAIT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            try:
+                made.execute("PRAGMA journal_mode = WAL")
+                made.execute("PRAGMA synchronous = FULL")
+            except sqlite3.Error:
+                made.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise DatabaseUnreachable(
+                f"cannot open {self.path}: {error}; give --store another file, or make this one readable"
+            ) from error
+        return made
+
+    def translate(self, sql: str) -> str:
+        """As SQLite has it."""
+        return sql
+
+
+class Postgres:
+    """A server."""
+
+    kind = "postgresql"
+    begin = "BEGIN"
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise MissingExtra("psycopg", "serve", "A store in PostgreSQL") from error
+        self._psycopg = psycopg
+        self.url = url
+        self.broken: tuple[type[Exception], ...] = (psycopg.OperationalError, psycopg.InterfaceError)
+
+    def connect(self) -> Connection:
+        """A connection for one thread; one whose client is gone gives its locks back."""
+        try:
+            made: Connection = self._psycopg.connect(
+                self.url,
+                autocommit=True,
+                connect_timeout=10,
+                options="-c idle_in_transaction_session_timeout=30s -c statement_timeout=60s",
+            )
+        except self._psycopg.OperationalError as error:
+            raise DatabaseUnreachable(
+                f"no connection to the store {hide_password(self.url)}: {str(error).strip()}"
+            ) from error
+        return made
+
+    def translate(self, sql: str) -> str:
+        """Values are %s there."""
+        return sql.replace("?", "%s")
+
+
+class Database:
+    """Statements and transactions, from any thread: each has a connection of its own."""
+
+    def __init__(self, dialect: Sqlite | Postgres) -> None:
+        self._dialect = dialect
+        self._own = threading.local()
+        self._all: list[Connection] = []
+        self._lock = threading.Lock()
+
+    @property
+    def kind(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._dialect.kind
+
+    def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query. A connection that was lost since the last one is made again, once."""
+        try:
+            return self._rows(sql, values)
+        except DatabaseUnreachable:
+            return self._rows(sql, values)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator["Transaction"]:
+        """All that is written in the block, or nothing of it. Writers follow one another."""
+        with self._told():
+            connection = self._begin(self._dialect.begin)
+            try:
+                # Also the lock, in PostgreSQL: whoever has the row writes.
+                [(last,)] = connection.execute("UPDATE clock SET last = last RETURNING last").fetchall()
+                within = Transaction(connection, self._dialect, last)
+                yield within
+                if within.last != last:
+                    connection.execute(self._dialect.translate("UPDATE clock SET last = ?"), (within.last,))
+                connection.execute("COMMIT")
+            except BaseException:
+                self._undo(connection)
+                raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator["Snapshot"]:
+        """Queries that all see one moment."""
+        with self._told():
+            connection = self._begin(
+                "BEGIN" if self.kind == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ"
+            )
+            try:
+                yield Snapshot(connection, self._dialect)
+            finally:
+                self._undo(connection)
+
+    def migrate(self) -> None:
+        """Bring the schema to this version, in one transaction; UsageError where it is of a newer one."""
+        wanted = _migrations()
+        with self._told():
+            connection = self._begin(self._dialect.begin)
+            try:
+                if self.kind == "postgresql":  # else two servers that start at once both make the tables
+                    connection.execute("SELECT pg_advisory_xact_lock(7705)")
+                connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+                [(there,)] = connection.execute(
+                    "SELECT COALESCE(MAX(version), 0) FROM schema_version"
+                ).fetchall()
+                if there > len(wanted):
+                    raise UsageError(
+                        f"the store has schema {there}, and this version of Stoker knows {len(wanted)}: "
+                        "use the newer version, or another store"
+                    )
+                for version, sql in enumerate(wanted[there:], there + 1):
+                    for statement in sql.split(";\n"):
+                        if statement.strip():
+                            connection.execute(statement)
+                    connection.execute(
+                        self._dialect.translate("INSERT INTO schema_version (version) VALUES (?)"), (version,)
+                    )
+                connection.execute("COMMIT")
+            except BaseException:
+                self._undo(connection)
+                raise
+
+    def close(self) -> None:
+        """Close the connections of all threads; a later call opens a new one."""
+        with self._lock:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+            self._own = threading.local()
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._told():
+            found: list[tuple[Any, ...]] = (
+                self._connection().execute(self._dialect.translate(sql), values).fetchall()
+            )
+            return found
+
+    def _connection(self) -> Connection:
+        made: Connection | None = getattr(self._own, "connection", None)
+        if made is None:
+            made = self._own.connection = self._dialect.connect()
+            with self._lock:
+                self._all.append(made)
+        return made
+
+    def _begin(self, sql: str) -> Connection:
+        """A connection inside a transaction. One that was lost since it was last used is made again."""
+        connection = self._connection()
+        try:
+            connection.execute(sql)
+        except self._dialect.broken:
+            self._give_up()
+            connection = self._connection()
+            connection.execute(sql)
+        return connection
+
+    def _undo(self, connection: Connection) -> None:
+        try:
+            connection.execute("ROLLBACK")
+        except self._dialect.broken:
+            pass  # the connection is gone, and what it had begun with it
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the drivers raise when a server or file is gone, as one error; the connection is given up."""
+        try:
+            yield
+        except self._dialect.broken as error:
+            self._give_up()
+            raise DatabaseUnreachable(f"the store does not answer: {str(error).strip()}") from error
+
+    def _give_up(self) -> None:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            return
+        self._own.connection = None
+        with self._lock:
+            self._all = [one for one in self._all if one is not connection]
+        try:
+            connection.close()
+        except self._dialect.broken:
+            pass  # it was broken
+
+
+class Snapshot:
+    """Queries inside one transaction."""
+
+    def __init__(self, connection: Connection, dialect: Sqlite | Postgres) -> None:
+        self._connection = connection
+        self._dialect = dialect
+
+    def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query, or of a statement with RETURNING."""
+        found: list[tuple[Any, ...]] = self._connection.execute(
+            self._dialect.translate(sql), values
+        ).fetchall()
+        return found
+
+
+class Transaction(Snapshot):
+    """Statements inside one transaction; `next` gives out the numbers that all of a store share."""
+
+    def __init__(self, connection: Connection, dialect: Sqlite | Postgres, last: int) -> None:
+        super().__init__(connection, dialect)
+        self.last = last
+
+    def write(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement; how many rows it changed."""
+        return int(self._connection.execute(self._dialect.translate(sql), values).rowcount)
+
+    def write_many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each; at one go."""
+        if values:
+            self._connection.cursor().executemany(self._dialect.translate(sql), values)
+
+    def next(self) -> int:
+        """The next number of the store."""
+        self.last += 1
+        return self.last
+
+
+def dialect_of(url: str) -> Sqlite | Postgres:
+    """By the URL: sqlite:///path, a path alone, or postgresql://user@host/database."""
+    if url.startswith(("postgresql://", "postgres://")):
+        return Postgres(url)
+    if url.startswith("sqlite:///"):
+        return Sqlite(Path(url.removeprefix("sqlite:///")))
+    if "://" in url:
+        raise UsageError(
+            f"no store {hide_password(url)!r}: give sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+        )
+    return Sqlite(Path(url))
+
+
+def hide_password(url: str) -> str:
+    """A URL as it may be shown.
+
+    >>> hide_password("postgresql://ann:secret@host/jobs")
+    'postgresql://ann:***@host/jobs'
+    """
+    return re.sub(r"(//[^/@:]*):[^@/]*@", r"\1:***@", url)
+
+
+def _migrations() -> list[str]:
+    found = sorted(
+        (one for one in resources.files("stoker.jobs.store").joinpath("migrations").iterdir()),
+        key=lambda one: one.name,
+    )
+    return [one.read_text() for one in found if _MIGRATION.fullmatch(one.name)]

@@ -1,0 +1,93 @@
+"""Rows of the tables as values, and back. No SQL but the columns' names."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stoker.jobs.job import Attempt, Event, Job, Line, Point, Request
+from stoker.jobs.states import State
+
+JOB = (
+    "id, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for, "
+    "verdict, gpu, memory, phases, cancel_asked"
+)
+ATTEMPT = "number, token, engine, handle, created, started, ended, outcome, error, first_step, last_step"
+
+
+def to_job(row: Sequence[Any], attempts: Sequence[Attempt] = (), position: int | None = None) -> Job:
+    """A row of `JOB`."""
+    (id_, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for) = row[
+        :13
+    ]
+    verdict, gpu, memory, phases = (from_text(one) for one in row[13:17])
+    return Job(
+        id=id_,
+        number=number,
+        request=Request.from_json(json.loads(request)),
+        state=State(state),
+        created=created,
+        position=position,
+        started=started,
+        ended=ended,
+        step=step,
+        steps=steps,
+        rate=rate,
+        eta_s=eta_s,
+        error=error,
+        waits_for=waits_for,
+        verdict=verdict,
+        gpu=gpu,
+        memory=memory,
+        phases=phases,
+        cancel_asked=bool(row[17]),
+        attempts=tuple(attempts),
+    )
+
+
+def to_attempt(row: Sequence[Any]) -> Attempt:
+    """A row of `ATTEMPT`."""
+    number, token, engine, handle, created, started, ended, outcome, error, first, last = row
+    return Attempt(
+        number=number,
+        token=token,
+        engine=engine,
+        handle=handle,
+        created=created,
+        started=started,
+        ended=ended,
+        outcome=None if outcome is None else State(outcome),
+        error=error,
+        first_step=first,
+        last_step=last,
+    )
+
+
+def to_point(row: Sequence[Any]) -> Point:
+    """A row of id, job, name, step, value, t."""
+    id_, job, name, step, value, t = row
+    return Point(id=id_, job=job, name=name, step=step, value=value, t=t)
+
+
+def to_line(row: Sequence[Any]) -> Line:
+    """A row of id, job, attempt, t, text."""
+    id_, job, attempt, t, text = row
+    return Line(id=id_, job=job, attempt=attempt, t=t, text=text)
+
+
+def to_event(row: Sequence[Any]) -> Event:
+    """A row of id, job, t, kind, body."""
+    id_, job, t, kind, body = row
+    return Event(id=id_, job=job, t=t, kind=kind, body=json.loads(body))
+
+
+def to_text(value: Mapping[str, Any] | None) -> str | None:
+    """JSON for a column."""
+    return None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def from_text(text: str | None) -> dict[str, Any] | None:
+    """A column of JSON."""
+    if text is None:
+        return None
+    found: dict[str, Any] = json.loads(text)
+    return found

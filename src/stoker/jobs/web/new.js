@@ -1,0 +1,101 @@
+// Submit a job: a workload with a form of its settings, or a script of the folders that the server allows.
+
+import { get, idempotencyKey, post } from "./api.js";
+import { notice } from "./badge.js";
+import { el, fill, say } from "./dom.js";
+import { schemaForm } from "./form.js";
+import { kind } from "./words.js";
+
+const ARGUMENTS = {
+  properties: {
+    arguments: { type: "array", items: { type: "string" }, default: [], byLine: true, description: "What the script is given on its command line, one argument a line" },
+  },
+};
+
+export function newPage(main, { query, go }) {
+  const ending = new AbortController();
+  const trouble = el("div", { "aria-live": "assertive" });
+  const place = el("div");
+  fill(main, el("h1", { tabindex: "-1" }, "New job"), trouble, place);
+  load();
+
+  async function load() {
+    try {
+      const { workloads, scripts = [] } = await get("/workloads", ending);
+      const from = query.get("from") ? await get(`/jobs/${encodeURIComponent(query.get("from"))}`, ending) : null;
+      show(workloads, scripts, from);
+    } catch (error) {
+      if (!ending.signal.aborted) fill(trouble, notice(error));
+    }
+  }
+
+  function show(workloads, scripts, from) {
+    let form = null;
+    // Sent twice, by a double click or after a lost answer, a job is made once; another job has another key.
+    let key = idempotencyKey();
+    const name = el("input", { id: "job-name", type: "text", maxlength: "200", autocomplete: "off", "aria-describedby": "job-name-hint" });
+    const what = el("select", { id: "job-kind" },
+      el("optgroup", { label: "Workloads" }, workloads.map((one) => el("option", { value: `workload:${one.name}` }, one.title ? `${one.name}: ${one.title}` : one.name))),
+      scripts.length ? el("optgroup", { label: "Scripts" }, scripts.map((path) => el("option", { value: `script:${path}` }, path))) : null);
+    const settings = el("div");
+    const button = el("button", { type: "submit", class: "primary" }, "Submit");
+    const rest = el("div", { role: "alert" });
+
+    if (from) {
+      name.value = from.name;
+      what.value = `${from.workload ? "workload" : "script"}:${kind(from)}`;
+      if (what.selectedIndex < 0) {
+        fill(trouble, notice(new Error(`${kind(from)} is not among what this server runs now.`)));
+        what.selectedIndex = 0;
+        from = null;
+      }
+    }
+    choose();
+    if (from) form.set(from.workload ? from.config : { arguments: from.arguments });
+    what.addEventListener("change", choose);
+
+    fill(place, el("form", { class: "stack submit", novalidate: true, onsubmit: submit, oninput: () => { key = idempotencyKey(); } },
+      el("div", { class: "field" }, el("label", { for: "job-kind" }, "What to run"), what),
+      el("div", { class: "field" }, el("label", { for: "job-name" }, "Name"), name,
+        el("p", { id: "job-name-hint", class: "hint" }, "To find it again. Left empty, it is named for what it runs.")),
+      settings, rest,
+      el("div", { class: "actions sticky" }, button, el("a", { class: "button", href: "#/" }, "Back"))));
+
+    function choose() {
+      const [of, chosen] = divide(what.value);
+      form = of === "workload"
+        ? schemaForm(workloads.find((one) => one.name === chosen).schema, { prefix: "config." })
+        : schemaForm(ARGUMENTS, { prefix: "" });
+      fill(settings, el("h2", {}, "Settings"), form.node);
+    }
+
+    async function submit(event) {
+      event.preventDefault();
+      fill(rest);
+      fill(trouble);
+      const values = form.values();
+      if (values === null) return;
+      const [of, chosen] = divide(what.value);
+      const called = name.value.trim();
+      const body = { ...(called ? { job_name: called } : {}), ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }) };
+      button.disabled = true;
+      try {
+        const job = await post("/jobs", body, { headers: { "Idempotency-Key": key } });
+        say(`${job.name} was submitted`);
+        go(`#/jobs/${encodeURIComponent(job.id)}`);
+      } catch (error) {
+        const left = error.fields?.length ? form.showErrors(error.fields) : [error.message];
+        fill(rest, left.map((text) => el("p", { class: "notice" }, text)));
+      } finally {
+        button.disabled = false;
+      }
+    }
+  }
+
+  return { title: "New job", close: () => ending.abort() };
+}
+
+function divide(value) {
+  const at = value.indexOf(":");
+  return [value.slice(0, at), value.slice(at + 1)];
+}
