@@ -67,12 +67,17 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     )  # fmt: skip
 
     def run(
-        net: nn.Module, loader: DataLoader[Any] | None, *, history: Any = None, **other: Any
+        net: nn.Module,
+        loader: DataLoader[Any] | None,
+        *,
+        history: Any = None,
+        probe: Any = None,
+        **other: Any,
     ) -> tuple[Told, list[int]]:
         child, epochs = FakeChild(), []
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         try:
-            Trial(child, session, replace(parts, **other), history=history)  # type: ignore[arg-type]
+            Trial(child, session, replace(parts, **other), None, history, probe)  # type: ignore[arg-type]
             for _ in range(60):
                 epochs.append(0)
                 for (x,) in loader if loader is not None else [(torch.rand(4, 2),)] * 37:
@@ -132,6 +137,44 @@ def test_a_run_for_its_peak_alone_ends_after_its_first_steps(loop: Any) -> None:
     )
     assert [kind for kind, _ in told] == ["first", "allocations", "finished"]
     assert epochs == [3]
+
+
+class FakeProbe:
+    """Stands where convolutions would be noted and run alone."""
+
+    began = 0
+
+    def note(self) -> None:
+        self.began += 1
+
+    def tell(self, report: Any, samples: int, index: int) -> None:
+        report("probed", samples=samples, began=self.began, index=index)
+
+
+def test_convolutions_are_noted_after_the_first_step_and_run_after_all_was_recorded(loop: Any) -> None:
+    """Nothing of theirs is among what the steps allocated; then the process ends."""
+    told, _ = loop(
+        nn.Linear(2, 1),
+        DataLoader(ROWS, batch_size=8),
+        history=FakeHistory(),
+        probe=FakeProbe(),
+        peak_alone=True,
+    )
+    assert [kind for kind, _ in told] == ["first", "allocations", "probed", "finished"]
+    assert told[2][1] == {"samples": 8, "began": 1, "index": 0}
+
+
+def test_a_compiled_loop_has_no_convolutions_noted(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be compiled anew for that."""
+    monkeypatch.setattr(trial, "_compiled", lambda: (1, 0.5))
+    told, _ = loop(
+        nn.Linear(2, 1),
+        DataLoader(ROWS, batch_size=8),
+        history=FakeHistory(),
+        probe=FakeProbe(),
+        peak_alone=True,
+    )
+    assert told[2][1]["began"] == 0
 
 
 def test_recording_ends_also_where_no_batch_has_come(loop: Any) -> None:
