@@ -110,6 +110,13 @@ def test_all_is_asked_in_order_and_no_epoch_is_stretched(loop: Any) -> None:
     assert max(epochs) == 37
 
 
+def test_no_epoch_is_stretched_by_batches_of_its_own_that_follow_held_ones(loop: Any) -> None:
+    """With no drain between them the loop draws on where it was, for as many batches as are left."""
+    told, epochs = loop(nn.Linear(2, 1), DataLoader(ROWS, batch_size=8), drain_seconds=0.0)
+    assert "drain" not in [kind for kind, _ in told]
+    assert max(epochs) == 37
+
+
 class FakeHistory:
     """Stands where torch's own account of its allocator would."""
 
