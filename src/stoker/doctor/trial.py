@@ -200,14 +200,16 @@ class Trial:
         if self._over:
             self._over = False
             raise StopIteration
+        if self._part == "replay":
+            self._count_handed(iterator)
+            return self._held.next()
         if self._part == "drain":
             return self._drain(iterator)
-        held = self._held if self._part == "replay" else None if self._late is None else self._late.held
-        if (held is not None or self._handed) and self._is_at_length(iterator):
-            raise StopIteration
-        if held is not None:
-            self._handed += 1
+        if self._late is not None and (held := self._late.held) is not None:
+            self._count_handed(iterator)
             return held.next()
+        if self._handed and self._is_at_length(iterator):
+            raise StopIteration
         batch = self._draw(iterator)
         if self._part == "hold":
             self._held.keep(batch)
@@ -385,8 +387,13 @@ class Trial:
         """Whether it is the loader whose batches reach the steps; before that is known, any may be."""
         return not self._fed or loader == max(self._fed, key=lambda one: self._fed[one])
 
+    def _count_handed(self, iterator: Any) -> None:
+        """One batch of the epoch goes to a held one in its place; at the loader's length the epoch ends."""
+        if self._is_at_length(iterator):
+            raise StopIteration
+        self._handed += 1
+
     def _is_at_length(self, iterator: Any) -> bool:
-        """Whether the epoch has had all its batches; held ones stood in the place of its own."""
         try:
             return bool(iterator._num_yielded + self._handed >= len(iterator))
         except TypeError:  # an iterable dataset without a length
