@@ -162,7 +162,7 @@ def figures_of(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _run(case: Case, folder: Path, ranks: int, words: Sequence[str]) -> Record:
-    command = [
+    command: list[str | Path] = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
         "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
         "-m", "stoker", "run", "--quiet", "--runs", folder, "--run-id", str(ranks), LOOP, *words,
