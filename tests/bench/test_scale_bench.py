@@ -55,7 +55,7 @@ def test_the_page_shows_each_run_beside_its_prediction() -> None:
 def test_ranks_of_one_machine_share_its_network() -> None:
     """Each has its part of it; whatever a case holds to nothing is no ceiling."""
     link = next(case for case in scale.CASES if case.name == "link")
-    assert scale.links_told(link, 4)["peer"] == pytest.approx(400e6 / 8 / 4)
+    assert scale.links_told(link, 4)["peer"] == pytest.approx(1e9 / 8 / 4)
     store = next(case for case in scale.CASES if case.name == "store")
     assert scale.links_told(store, 4)["store"] == 12e6
     assert scale.links_told(link, 4)["store"] >= 1e12
