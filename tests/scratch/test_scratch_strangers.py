@@ -1,6 +1,7 @@
 """The folder for temporary files is everybody's: what others leave there does not stop a scratch run."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from stoker.scratch import launch
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for temporary files of the test's own."""
-    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 

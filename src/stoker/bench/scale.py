@@ -27,7 +27,7 @@ from stoker.bench.result import Result, commit_here, versions_here
 from stoker.doctor.scale import Outlook, foresee
 from stoker.doctor.scale_links import links_of
 from stoker.doctor.scale_load import load_of, machine_of
-from stoker.errors import UsageError
+from stoker.errors import BenchFailed, UsageError
 from stoker.ward.proxy import Proxy
 from stoker.ward.s3 import KEY, SECRET, serve
 from stoker.ward.surroundings import link
@@ -36,8 +36,8 @@ from stoker.watch import Record
 LOOP = Path(__file__).parent / "loops" / "scale.py"
 RANKS = (1, 2, 4)
 _OBJECTS, _BUCKET = 512, "scale"
-# The first of them start up, and are no steps like the others.
-_WARM_UP = 20
+# The first steps start up, and are none like the others; a rate is of so many at least.
+_WARM_UP, _FEWEST = 12, 16
 _CHILD_S = 240.0
 # Of what nothing here is held to, more than anything can use.
 _PLENTY = 1e12
@@ -67,7 +67,7 @@ CASES = (
     ),
     Case(name="cores", text="files, ranks that compute on shared cores", way="disk", args=("--width", "32")),
     Case(
-        name="link", text="gradients of 5.6 MB over 400 Mbit/s for all", way="disk", link=400,
+        name="link", text="gradients of 5.7 MB over 1 Gbit/s for all", way="disk", link=1000,
         args=("--width", "32", "--wide", "32768"),
     ),
 )  # fmt: skip
@@ -125,6 +125,10 @@ def measured(record: Record) -> dict[str, Any]:
     total, wall = 0.0, 0.0
     for rank in record.ranks.values():
         steps = list(rank.steps())[_WARM_UP:]
+        if len(steps) < _FEWEST:
+            raise BenchFailed(
+                f"{record.folder}: {len(steps)} steps to measure by, not {_FEWEST}: give --seconds"
+            )
         total += sum(step.samples or 0 for step in steps[1:])
         wall = max(wall, steps[-1].t - steps[0].t)
     first = list(record.ranks[0].steps())[_WARM_UP:]
@@ -162,7 +166,7 @@ def figures_of(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _run(case: Case, folder: Path, ranks: int, words: Sequence[str]) -> Record:
-    command = [
+    command: list[str | Path] = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
         "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
         "-m", "stoker", "run", "--quiet", "--runs", folder, "--run-id", str(ranks), LOOP, *words,

@@ -22,7 +22,7 @@ CLASSES = 10
 TOLD_EVERY = 16
 
 
-class Far(Dataset):
+class Far(Dataset[tuple[torch.Tensor, int]]):
     """Objects by their addresses, a request each."""
 
     def __init__(self, urls: list[str]) -> None:
@@ -44,7 +44,7 @@ class Far(Dataset):
         return as_sample(body, index)
 
 
-class Near(Dataset):
+class Near(Dataset[tuple[torch.Tensor, int]]):
     """Files of a folder."""
 
     def __init__(self, folder: Path) -> None:
