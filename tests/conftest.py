@@ -8,6 +8,7 @@ TESTS = Path(__file__).parent
 # The files that take longest, most of it for processes that import torch. `scripts/test` gives a file to one
 # of three processes: begun last, one of these left the two others idle at the end.
 LONGEST = (
+    "jobs/test_jobs_page.py",
     "feed/test_feed_frameworks.py",
     "watch/test_launcher.py",
     "ward/test_scripts.py",

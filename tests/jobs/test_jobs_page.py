@@ -18,7 +18,8 @@ from stoker.jobs.store import Store
 from .browsing import Site, Visit, chromium, go_through, settings_of
 from .kit import counting
 
-pytestmark = [pytest.mark.browser, pytest.mark.service]
+# The longest of them starts two trainings and a doctor: 71 s beside other tests, on two cores.
+pytestmark = [pytest.mark.browser, pytest.mark.service, pytest.mark.timeout(400)]
 
 WEB = Path(server.__file__).parent.parent / "web"
 EVIL = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"

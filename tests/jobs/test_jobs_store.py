@@ -140,6 +140,7 @@ def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     assert (found.state, found.cancel_asked) == (State.QUEUED, False)
 
 
+@settings(deadline=None)
 @given(path=st.lists(st.sampled_from(State), max_size=12))
 def test_states_follow_one_another_as_drawn(path: list[State]) -> None:
     """From wherever a job is, only done has no way on, and nothing leads back from it."""

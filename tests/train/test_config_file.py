@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from stoker.errors import UsageError
+from stoker.errors import UsageError, WrongSetting
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from stoker.train.config_file import differences, load, to_values
+from stoker.train.config_file import build, differences, load, to_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,3 +139,25 @@ def test_a_config_is_plain_values_and_back() -> None:
     one, other = Own(base=64), Own(base=64, train=TrainConfig(epochs=21, batch_size=64))
     assert differences(to_values(one), to_values(other)) == ["train.epochs 20 -> 21"]
     assert differences(to_values(one), to_values(one)) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "allowed"),
+    [
+        ({"train": {"epoch": 3}}, ("train", "epoch"), "epochs"),
+        ({"train": {"precision": "fp8"}}, ("train", "precision"), "bf16"),
+        ({"train": {"optimizer": {"lr": -1}}}, ("train", "optimizer", "lr"), None),
+        ({"train": {"optimizer": {"lr": float("inf")}}}, ("train", "optimizer", "lr"), None),
+        ({"train": {"optimizer": {"lr": 10**400}}}, ("train", "optimizer", "lr"), None),
+        ({"train": {"epochs": 2**63}}, ("train", "epochs"), None),
+        ({"train": 3}, ("train",), "epochs"),
+    ],
+)
+def test_what_is_wrong_has_a_path_that_a_program_can_use(
+    values: dict[str, Any], path: tuple[str, ...], allowed: str | None
+) -> None:
+    """Which setting it is, and what there is to choose from; a number must be finite and fit 64 bits."""
+    with pytest.raises(WrongSetting) as wrong:
+        build(Own, values)
+    assert wrong.value.path == path
+    assert wrong.value.allowed is None if allowed is None else allowed in (wrong.value.allowed or ())

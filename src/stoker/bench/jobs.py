@@ -1,9 +1,9 @@
 """`stoker bench jobs`: how fast a jobs server answers while it is watched and while a job runs.
 
 A real `stoker serve` with its dispatcher, a script that runs as a job and writes a curve, 20 open streams,
-and 200 requests a second for a minute: how a job stands, the list, curves, logs, and one new job in twenty. The
-load comes from the same machine and takes part of it. 100 ms for 99 of 100 requests is the limit, on SQLite
-and on PostgreSQL.
+and 200 requests a second for a minute: how a job stands, the list, curves, logs, and one new job in twenty.
+The load comes from the same machine and takes part of it. 100 ms for 99 of 100 requests is the limit, on
+SQLite and on PostgreSQL.
 """
 
 import asyncio
@@ -154,8 +154,8 @@ def page(results: Sequence[Result]) -> str:
     parts = [
         "# A jobs server under load\n",
         f"`stoker serve` with a job that runs, {STREAMS} open streams and {RATE:g} requests a second for a "
-        "minute, all on one machine. Times are from when a request was due to the last byte of its answer, so "
-        f"a pause is charged to every request in it. The limit is {LIMIT_MS:g} ms for 99 of 100.\n",
+        "minute, all on one machine. Times are from when a request was due to the last byte of its answer, "
+        f"so a pause is charged to every request in it. The limit is {LIMIT_MS:g} ms for 99 of 100.\n",
     ]
     for result in results:
         figures, rows = result.figures, []

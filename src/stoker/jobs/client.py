@@ -27,7 +27,8 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 _ANSWER_S = 60.0
 # Longer than the server is ever silent on a stream.
 _SILENCE_S = 45.0
-_AGAIN_S = (0.2, 5.0)
+# Between tries to go on with a stream: the first, and the last before it is given up, after a minute in all.
+_AGAIN_S = (0.2, 30.0)
 _BASE = "/api/training"
 
 
@@ -134,7 +135,7 @@ class Client:
                 if waits > _AGAIN_S[1]:
                     raise JobsUnreachable(f"{self.url} does not answer any more: {error}") from error
             time.sleep(waits)
-            waits *= 2
+            waits = min(2 * waits, 2 * _AGAIN_S[1])
 
     def _job(self, told: dict[str, Any]) -> "Job":
         return Job(self, told)

@@ -2,7 +2,7 @@
 
 import { follow, get, pages } from "./api.js";
 import { badge, notice } from "./badge.js";
-import { board, colourKey, split } from "./curves.js";
+import { board, colourKey, isAside, split } from "./curves.js";
 import { el, fill, fresh, write } from "./dom.js";
 import { duration, kind, leaf, moment, number, ran, rate, settings as settingsOf, steps } from "./words.js";
 
@@ -34,8 +34,8 @@ export function comparePage(main, { ids, go }) {
       settings = beside([...runs.values()], false);
       main.append(
         section("Figures", el("div", { class: "wide" }, figures.node)),
-        section("Curves", charts.node),
-        section("Settings that differ", same, el("div", { class: "wide" }, settings.node)));
+        section("Settings that differ", same, el("div", { class: "wide" }, settings.node)),
+        section("Curves", charts.node));
       show();
       await Promise.all([...runs.values()].map(load));
       charts.flush();
@@ -65,6 +65,7 @@ export function comparePage(main, { ids, go }) {
         for (const point of page.points) {
           run.last = Math.max(run.last, point.id);
           const { kind: of, quantity } = split(point.name);
+          // The epoch is a step by another name.
           if (quantity === "epoch") continue;
           charts.put(of ? `${quantity} (${of})` : quantity, run.label, point);
           note(run, point);
@@ -103,7 +104,7 @@ export function comparePage(main, { ids, go }) {
       ["Ran", jobs.map(ran)],
       ["Left", jobs.map((job) => (job.eta_s === null ? "" : duration(job.eta_s)))],
       ["Verdict", jobs.map((job) => job.verdict?.sentence ?? "")],
-      ...[...finals].filter(([of]) => split(of).quantity !== "epoch").sort(([a], [b]) => a.localeCompare(b))
+      ...[...finals].filter(([of]) => !isAside(split(of).quantity)).sort(([a], [b]) => a.localeCompare(b))
         .map(([of, known]) => [`last ${of}`, jobs.map((job) => number(known.get(job.id)?.value))]),
     ];
     figures.show(rows.filter(([, cells]) => cells.some(Boolean)));

@@ -111,7 +111,7 @@ function byInterest(a, b) {
 }
 
 /** Whether a quantity is of how it is trained, not of what is learnt. */
-function isAside(quantity) {
+export function isAside(quantity) {
   return /^(lr|gradient|micro_batch|samples_per_second|.*seconds|.*_s|.*bytes)( \(.*\))?$/.test(quantity);
 }
 
