@@ -1,10 +1,9 @@
 """The loop and its loader apart: steps with held batches, and batches with nobody computing. Pure."""
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from statistics import fmean
 from typing import Any
 
-from stoker.doctor.steadiness import since_startup, spread_of
+from stoker.doctor.steadiness import by_stretches, since_startup, spread_of
 from stoker.watch import Step
 
 # Steps or batches of an experiment, for a mean of them.
@@ -43,7 +42,7 @@ def replayed(
     left = [step.seconds for step in held if step.t - step.seconds >= since]
     if len(left) < max(_LEAST_HELD, _LEAST_LEFT * len(held)):
         left = [step.seconds for step in held]
-    return fmean(left), spread_of(left)
+    return by_stretches(left), spread_of(left)
 
 
 def drained(told: Mapping[str, Any] | None, missing: MutableMapping[str, str]) -> float | None:

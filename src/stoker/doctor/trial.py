@@ -72,7 +72,7 @@ class Parts:
     observe_seconds: float = 6.0
     observe_most: float = 14.0
     replay_steps: int = 24
-    replay_seconds: float = 2.0
+    replay_seconds: float = 2.5
     replay_most: float = 6.0
     drain_seconds: float = 2.0
     drain_most: float = 6.0
