@@ -17,7 +17,7 @@ from stoker.tune.meaning import Probe, take
 from stoker.tune.observed import trial_of
 from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
-from stoker.tune.trial import Trial, hold
+from stoker.tune.trial import IDLE_SECONDS, Trial, hold
 from stoker.tune.tuner import Tried, Tuned, Tuner
 from stoker.watch.record import new_name
 
@@ -32,6 +32,9 @@ _PROBE_SECONDS = 60.0
 # Under it the diagnosis is the first of the two runs of the script as it is: of 60 s a run of a script that
 # makes 40 steps a second takes 10, and with two of them none were left for a change.
 _SMALL_BUDGET = 90.0
+# How many times as long as the script's own first step a change's may take, beyond the time of other steps,
+# before it hangs: it may be compiled first.
+_STARTS = 3.0
 # For what was begun at a budget's end.
 _LEAST_SECONDS = 5.0
 
@@ -155,6 +158,7 @@ def _hold(
 ) -> Callable[[Mapping[str, Any], Path, float], Trial]:
     """Trials of a script; the first one as it is may be `observed` already."""
     known = [] if observed is None else [observed]
+    starts: list[float] = []
 
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
         if known and not settings:
@@ -162,9 +166,20 @@ def _hold(
             return known.pop()
         seconds = min(_TRIAL_SECONDS, max(1.0, left * _TRIAL_SHARE))
         most = max(_LEAST_SECONDS, left)
-        return hold(
-            command, settings, folder=folder, seconds=seconds, most=most, guards=Guards(), ranks=ranks
+        start = IDLE_SECONDS + _STARTS * max(starts) if starts else None
+        trial = hold(
+            command,
+            settings,
+            folder=folder,
+            seconds=seconds,
+            most=most,
+            start=start,
+            guards=Guards(),
+            ranks=ranks,
         )
+        if not settings and trial.first is not None:
+            starts.append(trial.first)
+        return trial
 
     return held
 

@@ -70,10 +70,14 @@ def hold(
     seconds: float = 8.0,
     most: float = 120.0,
     idle: float = IDLE_SECONDS,
+    start: float | None = None,
     guards: Guards | None = None,
     ranks: int = 1,
 ) -> Trial:
-    """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`."""
+    """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`.
+
+    It hangs where no step is made in `idle` seconds, or the first one not in `start`; None: in all its time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     result = run(
         ScratchPlan(
@@ -86,7 +90,7 @@ def hold(
                 "seconds": seconds,
                 "ranks": ranks,
             },
-            limits=Limits(seconds=most, idle_seconds=min(idle, most)),
+            limits=Limits(seconds=most, idle_seconds=min(idle, most), start_seconds=min(start or most, most)),
             guards=guards or Guards(),
             writable=(folder,),
             output=folder,
