@@ -152,7 +152,7 @@ def go_through(browser: Any, site: Site) -> None:
     visit = Visit(browser, site)
     page = visit.page
     page.get_by_role("link", name="Submit the first one").click()
-    for name, steps in (("short", "20"), ("long", "120")):
+    for name, steps in (("short", "20"), ("long", "80")):
         page.get_by_label("What to run").select_option("script:scripts/count.py")
         page.get_by_label("Name", exact=True).fill(name)
         page.get_by_label("arguments", exact=True).fill(f"{steps}\n0.1\n5")
@@ -165,17 +165,17 @@ def go_through(browser: Any, site: Site) -> None:
     expect(visit.state()).to_have_text("cancelled")
     visit.press("Resume")
     expect(visit.state()).to_have_text("done")
-    visit.wait_for_step(120)
+    visit.wait_for_step(80)
     id_ = page.url.rpartition("/")[2]
     told = site.ask(f"/jobs/{id_}")
     assert [one["outcome"] for one in told["attempts"]] == ["cancelled", "done"]
     points = site.ask(f"/jobs/{id_}/metrics?limit=5000")["points"]
-    assert sorted(point["step"] for point in points) == list(range(1, 121))
+    assert sorted(point["step"] for point in points) == list(range(1, 81))
     page.get_by_role("link", name="Jobs", exact=True).click()
     for name in ("short", "long"):
         page.get_by_label(f"compare {name}").check()
     visit.press("Compare 2 jobs")
-    visit.wait_for_step(120)
+    visit.wait_for_step(80)
     expect(page.locator(".chart .legend li")).to_have_count(2)
     assert visit.said == []
     page.close()

@@ -307,6 +307,7 @@ def last_step(visit: Visit) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_the_same_is_done_with_postgresql(browser: Any, tmp_path: Path, postgres_url: str) -> None:
     """Submit, watch, cancel, resume and compare, with the history in a real PostgreSQL."""
     site = Site(replace(settings_of(tmp_path / "jobs"), store=postgres_url))
