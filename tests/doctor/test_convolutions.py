@@ -78,7 +78,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_a_layer_is_run_with_other_sizes_and_else_as_it_was_called(made: list[dict[str, Any]]) -> None:
     """Its layout, settings and gradients are those of the step; all that differs is the number of samples."""
     probe, told = Convolutions((8, 12), kind="cpu", record=Card()), Told()
-    net = nn.Conv2d(3, 6, 3, stride=2, padding=1, groups=3).to(memory_format=torch.channels_last)
+    net = nn.Conv2d(3, 6, 3, stride=2, padding=1, groups=3)
+    net.weight.data = net.weight.data.to(memory_format=torch.channels_last)
     probe.note()
     for needs in (True, False):
         net(torch.rand(4, 3, 16, 16, requires_grad=needs).to(memory_format=torch.channels_last))

@@ -250,7 +250,7 @@ def _measure(ready: Prepared, settings: Mapping[str, Any]) -> list[float] | str:
     told = _run(ready, "stoker.ward.trying", json.dumps(dict(settings)), str(_SECONDS))
     if told["outcome"] != "measured":
         return f"it could not be measured ({told['outcome']}: {told['reason']})"
-    refused = [line for line in told["told"] if any(words in line for words in _NOT_APPLIED)]
+    refused = [str(line) for line in told["told"] if any(words in line for words in _NOT_APPLIED)]
     if refused:
         return refused[0]
     return [] if told["disturbed"] else [rate / told["size"] for rate in told["rates"]]
