@@ -65,7 +65,7 @@ class Evidence:
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch,
     `epochs` those of the first epoch and of the later ones.
-    `foreign` are cores that other processes used meanwhile.
+    `foreign` are cores that other processes may have taken from it.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
     `spread`, a share, by how much the mean step may be off, nine times in ten; `compute_spread` of `compute`.

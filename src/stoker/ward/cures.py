@@ -48,8 +48,8 @@ class Tried:
     """One cure: the rate that was predicted, and the one that was measured, in steps a second.
 
     `way` is `setting` or `script`. `before` is the rate that the doctor saw, `spread` how much that varied,
-    `foreign` the cores that other processes used meanwhile; `again` the script as it is, measured in turns
-    with the cure.
+    `foreign` the cores that other processes may have taken from it; `again` the script as it is, measured in
+    turns with the cure.
     """
 
     case: str

@@ -131,8 +131,8 @@ def page_of_cures(results: Sequence[Result]) -> str:
         "The rate that the doctor predicts for a cure, beside the rate measured with the cure applied. A"
         " setting is put over the script's own; a rewriting is the same script as somebody wrote it without"
         " the cause. Rates are steps a second: `seen` is the script as it is, by the doctor, `again` the same"
-        " in turns with the cure; `others` are cores that other processes used while the doctor looked. Made"
-        " by `stoker ward --cures`; do not edit.\n",
+        " in turns with the cure; `others` are cores that other processes may have taken while the doctor"
+        " looked. Made by `stoker ward --cures`; do not edit.\n",
     ]
     for result in results:
         scored = [run for run in result.runs if run["error"] is not None]

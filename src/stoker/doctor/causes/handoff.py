@@ -19,10 +19,7 @@ _OWN = 0.3
 
 
 def judge(run: Evidence) -> Judgement:
-    """By pickling, unpickling and pinning, beside making a batch, and by how idle the workers are.
-
-    By time on a core too: a worker hands over on a thread that shares its interpreter with the next batch.
-    """
+    """By pickling and pinning, all told and on a core, beside making a batch; and by how idle workers are."""
     if run.drawn is None or run.drawn.workers is None:
         return None
     if not run.workers:
