@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
+from stoker.doctor.verb import DoctorCommand, doctor
 from stoker.errors import StokerError, UsageError
+from stoker.facts.secrets import printable
 from stoker.jobs.verbs import jobs, serve
 from stoker.workloads.verb import train
 
@@ -66,6 +68,7 @@ def check(
 
 
 @app.command(
+    cls=DoctorCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     no_args_is_help=True,
 )
@@ -111,72 +114,15 @@ def run(
     )
 
 
-@app.command(
+app.command(
+    cls=DoctorCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     no_args_is_help=True,
-)
-def doctor(
-    script: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCRIPT [ARGS]... | NOTEBOOK | RUN",
-            help="The script and its arguments; a notebook; or a record.",
-        ),
-    ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", help="The first word is a module: doctor -m pkg.train ARGS, as python does.")
-    ] = False,
-    nproc: Annotated[
-        int | None, typer.Option(min=1, help="Ranks to start, as torchrun --nproc-per-node does.")
-    ] = None,
-    budget: Annotated[float, typer.Option(min=15, help="Seconds that a diagnosis may take.")] = 90.0,
-    runs: Annotated[
-        Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="The report's file, .html or .md (default: report.html beside the record)."),
-    ] = None,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="The report as Markdown on stdout, for an issue tracker.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps in the whole run, for its times.")] = None,
-    asked: Annotated[
-        str | None,
-        typer.Option("--fits", help="Does it fit: batch=32,vram=8GB or workers=8,ram=16GB, or one of each."),
-    ] = None,
-    calibration: Annotated[
-        bool, typer.Option("--calibration", help="How good predictions were so far; no diagnosis.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Name what makes a training script slow, by experiments in a scratch run of it."""
-    from stoker.doctor import command
-
-    if calibration:
-        if script:
-            raise UsageError(
-                f"--calibration tells of earlier scores and diagnoses nothing: leave out {script[0]}"
-            )
-        command.tell_calibration(runs=runs, as_json=as_json)
-        return
-    command.diagnose(
-        script or [],
-        steps=steps,
-        asked=asked,
-        module=module,
-        runs=runs,
-        budget=budget,
-        as_json=as_json,
-        markdown=markdown,
-        report=report,
-        no_report=no_report,
-        nproc=nproc,
-    )
+)(doctor)
 
 
 @app.command(
+    cls=DoctorCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     no_args_is_help=True,
 )
@@ -194,7 +140,7 @@ def tune(
     allow: Annotated[
         list[str] | None, typer.Option(help="Also changes of this kind: numerics, optimization.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the settings go.")] = Path("stoker.toml"),
+    out: Annotated[Path | None, typer.Option(help="Where the settings go (stoker.toml).")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
     ] = None,
@@ -214,14 +160,20 @@ def tune(
     lr_range: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="With --lr: from where to where (1e-7:10).")
     ] = None,
-    lr_steps: Annotated[int, typer.Option(help="With --lr: in how many steps.")] = 100,
+    lr_steps: Annotated[int | None, typer.Option(help="With --lr: in how many steps (100).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
     if lr + micro_batch + workers > 1:
         raise UsageError("--workers, --micro-batch and --lr are a finder each: give one of them")
     from stoker.doctor.world import ranks_to_start
+    from stoker.tune import command
 
+    command.refuse_unread(
+        "--lr" if lr else "--micro-batch" if micro_batch else "--workers" if workers else "",
+        {"--strict": strict, "--allow": allow, "--out": out, "--resume": resume, "--dry-run": dry_run,
+         "--lr-range": lr_range, "--lr-steps": lr_steps},
+    )  # fmt: skip
     ranks = ranks_to_start(nproc, os.environ)
     if ranks is None:  # under torchrun the first process tunes, and starts all ranks aside
         return
@@ -241,12 +193,10 @@ def tune(
             script or [], module=module, within=lr_range, steps=lr_steps, budget=budget, as_json=as_json
         )
         return
-    if lr_range is not None:
-        raise UsageError(f"--lr-range {lr_range} is for a sweep: give --lr too")
-    from stoker.tune import command
-
     if workers:
-        command.tune_workers(script or [], module=module, budget=budget, ranks=ranks, as_json=as_json)
+        command.tune_workers(
+            script or [], module=module, budget=budget, dry_run=dry_run, ranks=ranks, as_json=as_json
+        )
         return
     command.tune(
         script or [],
@@ -348,7 +298,10 @@ def stage(
 @app.command(no_args_is_help=True)
 def bench(
     name: Annotated[
-        str, typer.Argument(help="Which benchmark: overhead, truth, holders, feed, tune, workloads or jobs.")
+        str,
+        typer.Argument(
+            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale or jobs."
+        ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
     seconds: Annotated[float, typer.Option(min=0, help="Time to measure in, for each device.")] = 240.0,
@@ -361,7 +314,8 @@ def bench(
         list[str] | None,
         typer.Option(
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
-            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; jobs: a store; repeatable."
+            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; "
+            "scale: a case; jobs: a store; repeatable."
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
@@ -476,7 +430,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except StokerError as error:
-        sys.stderr.write(f"stoker: {error}\n")
+        sys.stderr.write(f"stoker: {printable(str(error))}\n")
         sys.exit(error.exit_code)
     if isinstance(launch, int):
         sys.exit(launch)

@@ -1,6 +1,8 @@
 """The figures and the page of `stoker bench tune`, from runs that are known."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from stoker.bench.result import Result
 from stoker.bench.tune import figures_of, page
 from stoker.bench.tune_cases import CONTESTS
 from stoker.errors import BenchFailed, UsageError
-from stoker.ward.catalogue import cases
+from stoker.ward.catalogue import Case, cases
 
 
 def run(case: str, share: float, trials: int) -> dict[str, object]:
@@ -23,7 +25,10 @@ def run(case: str, share: float, trials: int) -> dict[str, object]:
         "grid": [{"num_workers": workers, "rate": 1.0} for workers in range(21)],
         "case": case,
         "share": share,
+        "share_low": share - 0.02,
+        "share_high": share + 0.02,
         "trials": trials,
+        "runs": trials + 4,
         "rate_before": 100.0,
         "rate": 400.0 * share,
         "rate_grid_best": 400.0,
@@ -49,8 +54,8 @@ def test_figures_are_of_the_worst_case() -> None:
 def test_the_page_has_a_row_a_case() -> None:
     """With what was found, and the grid's best beside it."""
     result = Result(bench="tune", hardware="cpu", figures=figures_of(RUNS), runs=RUNS, versions={})
-    row = "| two | 0.960 | 7 | 21 | 100 | 384 | 400 | num_workers 4 | num_workers 6, prefetch_factor 2 |"
-    assert row in page([result])
+    share = "| two | 0.960 | 0.940 to 0.980 | 7 | 11 | 21 | 100 | 384 | 400 "
+    assert f"{share}| num_workers 4 | num_workers 6, prefetch_factor 2 |" in page([result])
 
 
 @pytest.mark.parametrize("device", CONTESTS)
@@ -76,37 +81,83 @@ class Pieces:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
         self.time = 0.0
+        self.prepared = 0
         monkeypatch.setattr(tune, "_run", self.run)
+        monkeypatch.setattr(tune, "prepared", self.prepare)
         monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: self.time))
+
+    @contextmanager
+    def prepare(self, case: Case) -> Iterator[Case]:
+        self.prepared += 1
+        yield case
 
     def run(self, ready: Any, most: float, module: str, *words: str) -> dict[str, Any]:
         self.asked.append(module)
         if module == "stoker":
             self.time += 100
             trials = [{"change": "num_workers"}]
-            return {"settings": {"num_workers": 12}, "trials": trials, "runs": 4, "baseline": 1.0}
+            found = {"settings": {"num_workers": 12}, "trials": trials, "runs": 4, "baseline": 1.0}
+            return {**found, "not_tried": [], "stopped": "nothing more is worth trying"}
         self.time += 10
         workers = json.loads(words[0]).get("num_workers", 0)
-        return {"rate": None if workers == 1 else float(workers)}
+        return {"rate": None if workers == 2 else float(workers), "disturbed": workers == 4}
 
 
 def test_it_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured twice, and nothing begun for which there is no time."""
     pieces = Pieces(monkeypatch)
     options = Options(device="cpu", parts=["too-few-workers-tunnel-2"], state=tmp_path, commit="c")
-    with pytest.raises(BenchFailed, match="num_workers6-prefetch_factor1-0 may take 30 s"):
-        list(tune.measure(replace(options, stop_after=140)))
-    assert (len(pieces.asked), pieces.time) == (12, 120.0)
+    with pytest.raises(BenchFailed, match="feedram-0 may take 30 s"):
+        list(tune.measure(replace(options, stop_after=170)))
+    assert (len(pieces.asked), pieces.time) == (15, 150.0)
     with pytest.raises(BenchFailed, match="search may take 210 s"):
-        list(tune.measure(replace(options, stop_after=290)))
-    assert len(pieces.asked) == 22
+        list(tune.measure(replace(options, stop_after=200)))
+    assert len(pieces.asked) == 16
     (result,) = tune.measure(options)
     assert pieces.asked.count("stoker") == 1
-    assert len(pieces.asked) == 22 + 1 + 3 * 4
+    assert len(pieces.asked) == 16 + 1 + 3 * 3
     assert (result.figures["share_of_grid_best"], result.figures["trials_max"]) == (1.0, 1)
-    assert result.runs[0]["grid"][0] == {"num_workers": 1, "prefetch_factor": 1, "rate": None}
+    assert result.runs[0]["grid"][0] == {"num_workers": 2, "prefetch_factor": 1, "rate": None}
+    assert result.runs[0]["disturbed"] == 3
+    assert pieces.prepared == 3
     (again,) = tune.measure(replace(options, stop_after=0))
     assert again.figures == result.figures
+    assert pieces.prepared == 3, "a case that is whole is not made ready again"
+
+
+def test_what_was_measured_at_another_commit_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is measured again, and the case is not made ready where there is no time for a point."""
+    pieces = Pieces(monkeypatch)
+    options = Options(device="cpu", parts=["too-few-workers-tunnel-2"], state=tmp_path, commit="c")
+    list(tune.measure(options))
+    with pytest.raises(BenchFailed, match="num_workers2-prefetch_factor1-0 may take 30 s"):
+        list(tune.measure(replace(options, commit="d", stop_after=20)))
+    assert (len(pieces.asked), pieces.prepared) == (26, 1)
+    list(tune.measure(replace(options, commit="d")))
+    assert len(pieces.asked) == 52
+
+
+def test_a_share_has_the_interval_that_its_turns_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns that differ by a tenth leave a wide one around it, turns that agree a narrow one."""
+    pieces = Pieces(monkeypatch)
+    options = Options(device="cpu", parts=["too-few-workers-tunnel-2"], state=tmp_path, commit="c")
+    (steady,) = tune.measure(options)
+    plain = pieces.run
+    monkeypatch.setattr(
+        tune, "_run", lambda *words: _scaled(plain(*words), 1.0 + 0.1 * (len(pieces.asked) % 2))
+    )
+    (shaky,) = tune.measure(replace(options, commit="d"))
+    widths = [one.runs[0]["share_high"] - one.runs[0]["share_low"] for one in (steady, shaky)]
+    assert widths[0] < 0.02 < 0.1 < widths[1]
+    assert shaky.runs[0]["share_low"] < shaky.runs[0]["share"] < shaky.runs[0]["share_high"]
+
+
+def _scaled(told: dict[str, Any], by: float) -> dict[str, Any]:
+    return {**told, "rate": told["rate"] * by} if told.get("rate") else told
 
 
 def test_a_case_without_a_grid_is_refused() -> None:

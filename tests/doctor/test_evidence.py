@@ -71,6 +71,32 @@ def test_compute_is_of_the_steps_with_held_batches(tmp_path: Path) -> None:
     assert evidence.missing == {"drain": "it was not held, or did not come to its end"}
 
 
+def test_steps_beside_which_workers_still_fill_their_queue_are_no_measure_of_computing(
+    tmp_path: Path,
+) -> None:
+    """As long as enough of the others are left; how much those vary is told as well."""
+    held = [step(n, wait=0.0, other=0.51 if n < 24 else 0.01) for n in range(20, 60)]
+    window = ("began", {"t": 100.05}), ("observed", {"t": 101.95, "draws": 19})
+    replay = ("replay", {"began": 101.95, "t": 105.95})
+    steps = [step(n) for n in range(20)] + held
+    evidence = found(record_of(tmp_path / "a", steps, read=0.25), *window, replay)
+    assert evidence.compute == pytest.approx(0.07)
+    assert evidence.compute_spread == pytest.approx(0.0, abs=1e-9)
+    slow = found(record_of(tmp_path / "b", steps, read=1.75), *window, replay)
+    assert (slow.compute_spread or 0) > 0.1
+
+
+def test_what_a_stall_does_to_the_steps_around_it_is_its_cost(tmp_path: Path) -> None:
+    """A step with a checkpoint in it computes with cold caches, and so does the next."""
+    steps = [step(n) for n in range(40)]
+    for at in (5, 15, 25, 35):
+        steps[at] = steps[at]._replace(other=0.41, forward=0.06)
+        steps[at + 1] = steps[at + 1]._replace(forward=0.04)
+    evidence = found(record_of(tmp_path, steps))
+    lost = 4 * (0.4 + 0.04 + 0.02)
+    assert evidence.stalls == pytest.approx(lost / (39 * 0.1 + lost))
+
+
 def test_one_long_step_is_no_stall(tmp_path: Path) -> None:
     """A first checkpoint, a lazy import; three of them are."""
     once = [step(n, other=1.5 if n == 7 else 0.01) for n in range(40)]

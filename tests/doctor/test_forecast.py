@@ -306,6 +306,8 @@ class Runs:
         self.always = always
         self.held: list[tuple[int, int] | None] = []
         self.dies: tuple[int, ...] = ()
+        self.has_convolutions = False
+        self.probed: list[tuple[int, ...]] = []
 
     def __call__(self, name: str, parts: Parts, seconds: float) -> Result:
         self.held.append(parts.batch)
@@ -316,7 +318,20 @@ class Runs:
         run = run_of(self.always or parts.batch[0])
         body = {"samples": run.samples, "events": run.events, "streams": [], "peak": run.peak}
         told = Message(kind="allocations", body=body, at=1.0)
-        return Result(outcome="done", reason="", seconds=1.0, messages=(told,))
+        return Result(outcome="done", reason="", seconds=1.0, messages=(told, *self._probe(parts)))
+
+    def _probe(self, parts: Parts) -> tuple[Message, ...]:
+        """One call takes nothing beside its tensor; one does not fit with 128 samples."""
+        self.probed.append(parts.probe)
+        if not parts.probe or not self.has_convolutions:
+            return ()
+        told = [
+            Message(kind="probed", body={"samples": size, "calls": [("it", [40 * size * MIB])]}, at=1.0)
+            for size in parts.probe
+            if size < 128
+        ]
+        why = Message(kind="unprobed", body={"why": "it with 128 samples does not fit"}, at=1.0)
+        return (*told, why)
 
 
 def test_twice_and_half_the_size_are_run_until_a_third_is_told_by_the_others() -> None:
@@ -331,6 +346,29 @@ def test_twice_and_half_the_size_are_run_until_a_third_is_told_by_the_others() -
     assert (card.ran, card.error, card.why) == ((16, 32, 8), 0.0, None)
     assert card.by_batch[24].mid == run_of(24).peak
     assert card.by_batch[16] == (run_of(16).peak,) * 3
+
+
+def test_the_first_process_that_runs_another_size_runs_convolutions_alone_too() -> None:
+    """With sizes that ran first, then all that will be told; later processes need not do it again."""
+    runs, wish = Runs(), Wish(is_asked=True)
+    runs.has_convolutions = True
+    evidence, _ = run_fresh_sizes(
+        runs, "it", found(run_of(16)), lambda: 60.0, lambda _: None, wish=wish, each=5.0
+    )
+    assert runs.probed == [(16, 32, 4, 8, 12, 24, 48, 64, 96, 128), ()]
+    card = draw_budget(evidence).vram
+    assert card.probed == (4, 8, 12, 16, 24, 32, 48, 64, 96)
+    assert card.to_json()["probed"] == list(card.probed)
+    assert evidence.missing == {"convolutions alone": "it with 128 samples does not fit"}
+
+
+def test_a_batch_that_is_asked_for_is_among_those_that_run_alone() -> None:
+    """Also where it is not run whole."""
+    runs = Runs()
+    wish = Wish(is_asked=True, batch=400)
+    small = replace(found(run_of(16)), others=replace(CARD, total=10 << 30))
+    run_fresh_sizes(runs, "it", small, lambda: 60.0, lambda _: None, wish=wish, each=5.0)
+    assert runs.probed[0] == (16, 32, 4, 8, 12, 24, 48, 64, 96, 128, 400)
 
 
 def test_a_batch_that_is_asked_for_is_run_itself_and_first() -> None:

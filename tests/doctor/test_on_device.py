@@ -67,12 +67,17 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     )  # fmt: skip
 
     def run(
-        net: nn.Module, loader: DataLoader[Any] | None, *, history: Any = None, **other: Any
+        net: nn.Module,
+        loader: DataLoader[Any] | None,
+        *,
+        history: Any = None,
+        probe: Any = None,
+        **other: Any,
     ) -> tuple[Told, list[int]]:
         child, epochs = FakeChild(), []
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         try:
-            Trial(child, session, replace(parts, **other), history=history)  # type: ignore[arg-type]
+            Trial(child, session, replace(parts, **other), None, history, probe)  # type: ignore[arg-type]
             for _ in range(60):
                 epochs.append(0)
                 for (x,) in loader if loader is not None else [(torch.rand(4, 2),)] * 37:
@@ -105,6 +110,13 @@ def test_all_is_asked_in_order_and_no_epoch_is_stretched(loop: Any) -> None:
     assert max(epochs) == 37
 
 
+def test_no_epoch_is_stretched_by_batches_of_its_own_that_follow_held_ones(loop: Any) -> None:
+    """With no drain between them the loop draws on where it was, for as many batches as are left."""
+    told, epochs = loop(nn.Linear(2, 1), DataLoader(ROWS, batch_size=8), drain_seconds=0.0)
+    assert "drain" not in [kind for kind, _ in told]
+    assert max(epochs) == 37
+
+
 class FakeHistory:
     """Stands where torch's own account of its allocator would."""
 
@@ -132,6 +144,44 @@ def test_a_run_for_its_peak_alone_ends_after_its_first_steps(loop: Any) -> None:
     )
     assert [kind for kind, _ in told] == ["first", "allocations", "finished"]
     assert epochs == [3]
+
+
+class FakeProbe:
+    """Stands where convolutions would be noted and run alone."""
+
+    began = 0
+
+    def note(self) -> None:
+        self.began += 1
+
+    def tell(self, report: Any, samples: int, index: int) -> None:
+        report("probed", samples=samples, began=self.began, index=index)
+
+
+def test_convolutions_are_noted_after_the_first_step_and_run_after_all_was_recorded(loop: Any) -> None:
+    """Nothing of theirs is among what the steps allocated; then the process ends."""
+    told, _ = loop(
+        nn.Linear(2, 1),
+        DataLoader(ROWS, batch_size=8),
+        history=FakeHistory(),
+        probe=FakeProbe(),
+        peak_alone=True,
+    )
+    assert [kind for kind, _ in told] == ["first", "allocations", "probed", "finished"]
+    assert told[2][1] == {"samples": 8, "began": 1, "index": 0}
+
+
+def test_a_compiled_loop_has_no_convolutions_noted(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be compiled anew for that."""
+    monkeypatch.setattr(trial, "_compiled", lambda: (1, 0.5))
+    told, _ = loop(
+        nn.Linear(2, 1),
+        DataLoader(ROWS, batch_size=8),
+        history=FakeHistory(),
+        probe=FakeProbe(),
+        peak_alone=True,
+    )
+    assert told[2][1]["began"] == 0
 
 
 def test_recording_ends_also_where_no_batch_has_come(loop: Any) -> None:

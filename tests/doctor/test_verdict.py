@@ -131,6 +131,30 @@ GROWS: dict[str, Any] = {
             ),
             "handoff",
         ),
+        # N-grams in Python: 16 kB wait for workers whose interpreter is at work on the next batch; or the
+        # same time goes into handing over itself.
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0109, queued=0.0027, cpu=0.0114, handoff=0.0059)
+                | {"handoff_cpu": 0.0011},
+                step=0.0089,
+                loader=0.0093,
+                compute=0.0011,
+                loader_with=(4, 0.0093),
+            ),
+            "cpu-transform",
+        ),
+        (
+            waiting(
+                making=making(read=0.0, transform=0.0109, queued=0.0027, cpu=0.0114, handoff=0.0059)
+                | {"handoff_cpu": 0.0055},
+                step=0.0089,
+                loader=0.0093,
+                compute=0.0011,
+                loader_with=(4, 0.0093),
+            ),
+            "handoff",
+        ),
         # Spectra by one worker: another core is idle, and a second worker would nearly halve the time.
         (
             waiting(
@@ -221,6 +245,17 @@ def test_a_loop_that_waits_for_an_unknown_reason_is_told_so() -> None:
     assert (verdict.cause, verdict.share) == ("unknown", 0.75)
     assert "storage-latency" in verdict.untold
     assert "storage-latency" not in verdict.eliminated
+
+
+def test_an_unknown_reason_comes_with_what_to_measure_next() -> None:
+    """What could not be measured, and why; else what no experiment looks into."""
+    short = waiting(making={}, loader=None, compute=None, missing={"drain": "the budget was used up"})
+    assert reach(short).why[-1] == "to measure next: drain (the budget was used up)"
+    assert "no DataLoader" in reach(waiting(making={}, loader=None, compute=None)).why[-1]
+    spent = making(read=0.001, transform=0.001, cpu=0.0005, handoff=0.0005) | {"collate": 0.038}
+    whole = reach(waiting(making=spent, loader_with=(4, 0.0199), reread=None))
+    assert whole.cause == "unknown"
+    assert "95% is collate" in whole.why[-1]
 
 
 def test_a_run_whose_loaders_are_unknown_has_no_cause_ruled_out_by_them() -> None:

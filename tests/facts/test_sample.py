@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -188,3 +189,27 @@ def test_children_beside_the_workers_are_counted_together() -> None:
     if beside is None:
         pytest.skip("this kernel does not list a process' children")
     assert float(str(beside)) - float(str(as_worker)) >= 0.3
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the run queue is read from /proc")
+def test_what_threads_waited_for_a_core_adds_up(tmp_path: Path) -> None:
+    """Of all threads; what one has waited that has ended since stays counted; None where it is not told."""
+    own = tmp_path / "7"
+    own.mkdir()
+    (own / "stat").write_text(Path("/proc/self/stat").read_text())
+    threads = counters.ProcessCounters(7, tmp_path)
+
+    def waited(**seconds: int) -> object:
+        shutil.rmtree(own / "task", ignore_errors=True)
+        for name, value in seconds.items():
+            (own / "task" / name[1:]).mkdir(parents=True)
+            (own / "task" / name[1:] / "schedstat").write_text(f"9 {value}000000000 3\n")
+        found = threads.read()
+        assert found is not None
+        return found["queued_s"]
+
+    assert waited() is None
+    assert waited(t7=2, t8=1) == 3.0
+    assert waited(t7=3) == 4.0
+    assert waited(t7=3, t9=5) == 9.0
+    threads.close()

@@ -165,6 +165,17 @@ def test_a_run_without_progress_is_stopped(tmp_path: Path) -> None:
     assert result.reason == "no progress for 1 s, at step 7"
 
 
+@pytest.mark.parametrize(
+    ("start", "reason"), [(30, "no progress for 1 s, at step 7"), (1, "no progress for 1 s, at step n/a")]
+)
+def test_the_first_step_may_have_a_time_of_its_own(tmp_path: Path, start: float, reason: str) -> None:
+    """What is loaded or compiled before it may take longer than a step."""
+    path = script(tmp_path, "import steps, time\ntime.sleep(3)\nsteps.child.progress(7)\ntime.sleep(600)")
+    limits = Limits(idle_seconds=1, start_seconds=start)
+    result = run(plan(path, hook="scratch_hooks:give_child", limits=limits))
+    assert (result.guard, result.reason) == ("idle", reason)
+
+
 DAEMON = """
 import os, time, steps
 if os.fork() == 0:

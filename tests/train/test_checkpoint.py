@@ -134,6 +134,17 @@ def test_a_resume_with_another_batch_optimizer_or_model_is_refused(tmp_path: Pat
         fit(Tiny(TinyConfig(norm="layer", train=plain(epochs=2))), out=tmp_path)
 
 
+def test_a_folder_of_another_task_is_told(tmp_path: Path) -> None:
+    """By both names, with the ways out."""
+
+    class Other(Tiny):
+        name = "other"
+
+    fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)
+    with pytest.raises(UsageError, match="is of tiny, and not of other: choose another folder"):
+        fit(Other(TinyConfig(train=plain(epochs=2))), out=tmp_path)
+
+
 def test_fresh_puts_the_older_training_aside(tmp_path: Path) -> None:
     """Nothing of it is lost, pictures neither, and nothing of it is gone on from."""
     fit(Tiny(TinyConfig(train=plain(epochs=1, picture=True))), out=tmp_path)

@@ -76,6 +76,10 @@ def test_a_file_and_the_command_line_over_the_defaults(tmp_path: Path, name: str
         (["train.epochs"], "'train.epochs' is no setting: write it as train.epochs=3"),
         (["train.epochs=0"], "train: epochs is 0: it must be 1 or more"),
         (["train.optimizer.lr=-1"], "train.optimizer: lr is -1.0: it must be above 0"),
+        (["train.optimizer.lr=nan"], "train.optimizer.lr is 'nan': it must be a number"),
+        (["train.clip=Infinity"], "train.clip is inf: it must be a number"),
+        (["train.optimizer.eps=0"], "train.optimizer: eps is 0.0: it must be above 0"),
+        (["train.optimizer.nesterov=true", "train.optimizer.momentum=0"], "nesterov without momentum"),
         (["train.optimizer.betas=[0.9]"], "train.optimizer.betas is .*: it must have 2 values"),
         (["train.loggers=tensorbord"], "no logger 'tensorbord': there are tensorboard, wandb, mlflow"),
         (["train.schedule.name=step"], "schedule step without milestones"),
@@ -107,6 +111,13 @@ def test_a_file_that_is_no_config_is_told(tmp_path: Path, name: str, text: str, 
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=told):
         load(Own, tmp_path / name)
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    """A checkpoint given for a config, say."""
+    (tmp_path / "a.yaml").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(UsageError, match=r"a\.yaml is no text in UTF-8"):
+        load(Own, tmp_path / "a.yaml")
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

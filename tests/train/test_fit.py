@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -54,7 +55,8 @@ def test_it_learns(tmp_path: Path) -> None:
 def test_what_is_written_down(tmp_path: Path) -> None:
     """Curves by absolute step in metrics.jsonl and in TensorBoard's files, the settings, the result."""
     task = Tiny(TinyConfig(train=plain(epochs=1, loggers=("tensorboard",), picture=True)))
-    fitted = fit(task, out=tmp_path)
+    told: list[str] = []
+    fitted = fit(task, out=tmp_path, tell=told.append)
     [logged] = lines(tmp_path, "train")
     assert logged["step"] == 5
     assert {"loss", "off", "lr", "samples_per_second", "eta_seconds", "micro_batch"} <= logged.keys()
@@ -62,6 +64,8 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["train"]["batch_size"] == 8
     assert json.loads((tmp_path / "result.json").read_text())["ended"] == "done"
     assert fitted.pictures == (tmp_path / "picture.txt",)
+    assert "done: the best mae is " in told[-2]
+    assert told[-1] == f"see {tmp_path / 'picture.txt'}"
 
 
 def test_a_result_is_json_whatever_was_measured(tmp_path: Path) -> None:
@@ -138,6 +142,60 @@ def test_a_loss_that_is_not_finite_ends_the_training_and_is_not_saved(tmp_path: 
     assert state["step"] == 4
 
 
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    """An update can break them while the loss before it was still a number; nothing goes on from such."""
+
+    class Broken(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            found = super().loss(model, batch)
+            if self.calls < 6:
+                return found
+            # A gradient that is not finite, of a loss that is.
+            edge = (next(model.parameters()) * 0).sum().clamp_min(0).sqrt()
+            return type(found)(total=found.total + edge, samples=found.samples)
+
+    with pytest.raises(TrainingFailed, match=r"weight is not finite after step 6: .*lower train\.optimizer"):
+        fit(Broken(TinyConfig(train=plain())), out=tmp_path)
+    state = json.loads((max((tmp_path / "checkpoints").glob("step-*")) / "state.json").read_text())
+    assert state["step"] == 4
+
+
+def test_the_mean_of_weights_is_pictured_without_a_validation(tmp_path: Path) -> None:
+    """Where nothing is judged there is no best; what is drawn is the running mean all the same."""
+
+    class Unjudged(Tiny):
+        def open_feeds(self, world: World, device: torch.device) -> Feeds:
+            return Feeds(train=super().open_feeds(world, device).train)
+
+    task = Unjudged(TinyConfig(dropout=0.0, train=plain(ema=EmaConfig(decay=0.9), picture=True)))
+    fit(task, out=tmp_path)
+    newest = max((tmp_path / "checkpoints").glob("step-*"))
+    drawn = float((tmp_path / "picture.txt").read_text())
+    for name, is_drawn in (("mean", True), ("model", False)):
+        model = task.build_model().eval()
+        model.load_state_dict(load_file(newest / f"{name}.safetensors"))
+        assert (model(torch.ones(1, 6)).item() == drawn) is is_drawn
+
+
+def test_a_picture_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
+    """The error says so, and the same command draws it once it can."""
+    settings = TinyConfig(train=plain(epochs=1, picture=True))
+    (tmp_path / "picture.txt").mkdir()
+    with pytest.raises(TrainingFailed, match="is done and kept, and what it learnt cannot be drawn"):
+        fit(Tiny(settings), out=tmp_path)
+    (tmp_path / "picture.txt").rmdir()
+    again = Tiny(settings)
+    assert fit(again, out=tmp_path).pictures == (tmp_path / "picture.txt",)
+    assert again.seen == []
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """By its name, with what to do."""
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(TrainingFailed, match=r"cannot write .*result\.json: .*Make room there"):
+        fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)
+
+
 def test_no_gain_ends_early(tmp_path: Path) -> None:
     """After so many validations without one, and says so."""
     settings = plain(epochs=9, stop=StopConfig(patience=2), optimizer=OptimizerConfig(name="sgd", lr=1e-12))
@@ -155,6 +213,37 @@ def test_a_folder_is_one_trainings(tmp_path: Path) -> None:
         folders.taken(tmp_path),
     ):
         pass
+
+
+_FORKS = """
+import os, sys
+from pathlib import Path
+from stoker.train.folder import taken
+with taken(Path(sys.argv[1])):
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        sys.stdin.read()
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
+def test_a_killed_training_leaves_its_folder_at_once(tmp_path: Path) -> None:
+    """Also while readers that it had forked are still there: the same command can be given again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKS, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as training:  # fmt: skip
+        assert training.stdout is not None
+        reader = int(training.stdout.readline())
+        with pytest.raises(UsageError, match="another process trains into"), folders.taken(tmp_path):
+            pass
+        training.kill()
+        training.wait()
+        os.kill(reader, 0)  # it is there
+        with folders.taken(tmp_path):
+            pass
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

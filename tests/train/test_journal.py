@@ -103,6 +103,21 @@ def test_tensorboard_has_the_curves(tmp_path: Path) -> None:
     logger.close()
 
 
+@pytest.mark.parametrize("after", [0, 2])
+def test_tensorboard_hides_what_is_made_again(tmp_path: Path, after: int) -> None:
+    """A curve has each step once after a resume, also where the kill came before the first checkpoint."""
+    loaders = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for value, begins in ((1.0, 0), (2.0, after)):
+        [logger] = open_loggers(["tensorboard"], folder=tmp_path, run="tiny", config=CONFIG, after=begins)
+        for step in range(begins + 1, 4):
+            logger.log({"train/loss": value}, step)
+        logger.close()
+    found = loaders.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    expected = [(step, 1.0 if step <= after else 2.0) for step in (1, 2, 3)]
+    assert [(point.step, point.value) for point in found.Scalars("train/loss")] == expected
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_logger_that_is_not_installed_is_told(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,17 @@ def test_it_is_told_and_kept(tmp_path: Path) -> None:
     assert max(map(len, again.seen)) == 4
 
 
+def test_a_micro_batch_that_is_asked_for_anew_is_taken(tmp_path: Path) -> None:
+    """On a larger device, say: what memory allowed before is told, and holds until it is asked otherwise."""
+    fit(Tiny(TinyConfig(most=3, train=plain(**QUIET, max_steps=3))), out=tmp_path)
+    told: list[str] = []
+    fit(Tiny(TinyConfig(train=plain(**QUIET, max_steps=5))), out=tmp_path, tell=told.append)
+    assert any("micro-batches of 2, as memory allowed before" in text for text in told)
+    asked = Tiny(TinyConfig(train=plain(**QUIET, micro_batch=4)))
+    assert fit(asked, out=tmp_path).micro_batch == 4
+    assert max(map(len, asked.seen)) == 4
+
+
 def test_memory_that_runs_out_in_a_later_micro_batch_undoes_the_earlier_ones(tmp_path: Path) -> None:
     """Gradients of the micro-batches before it are gone: the step is made again, whole."""
 

@@ -144,6 +144,34 @@ def test_a_training_told_to_stop_saves_and_goes_on(tmp_path: Path) -> None:
     assert_same_bits(tmp_path / "a", tmp_path / "b")
 
 
+def test_the_first_ctrl_c_saves_and_the_second_ends_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first is answered when it comes; after the second, the last checkpoint is what there is."""
+
+    class Told(Tiny):
+        presses = 1
+
+        def loss(self, model: nn.Module, batch: Any) -> Losses:
+            if self.calls == 4:
+                for _ in range(self.presses):
+                    signal.raise_signal(signal.SIGINT)
+            return super().loss(model, batch)
+
+    task = Told(load(TinyConfig, None, SETTINGS))
+    stopped = fit(task, out=tmp_path / "once", tell=lambda text: None)
+    assert (stopped.ended, stopped.step) == ("stopped", 5)
+    assert capfd.readouterr().err.startswith("Ctrl-C: heard")
+    task = Told(load(TinyConfig, None, SETTINGS))
+    task.presses = 2
+    with pytest.raises(KeyboardInterrupt):
+        fit(task, out=tmp_path / "twice", tell=lambda text: None)
+    train_here(tmp_path / "whole", *SETTINGS)
+    for name, resumed in (("once", 5), ("twice", 4)):
+        assert train_here(tmp_path / name, *SETTINGS).resumed == resumed
+        assert_same_bits(tmp_path / name, tmp_path / "whole")
+
+
 def test_a_training_told_to_stop_before_its_first_step_makes_none(tmp_path: Path) -> None:
     """While data are made, say: nothing is saved, and the same command begins at the beginning."""
 

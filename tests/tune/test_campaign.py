@@ -6,20 +6,24 @@ import random
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from test_search import search
+from test_search import STARVED
 
+from stoker.doctor.verdict import reach
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import take
+from stoker.tune.search import Search
 from stoker.tune.trial import Trial, hold
 from stoker.tune.tuner import Tuner
 
+WORKERS, AHEAD = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4, 8, 16)
 MODES = ("memory", "hang", "signal", "shm", "fail")
 SAYS = {"memory": "stopped", "hang": "hung", "signal": "crashed", "shm": "stopped", "fail": "failed"}
 SCRIPT = """
@@ -43,7 +47,7 @@ SCRIPT = """
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-            mode = modes.get(str(loader.num_workers), "run") if number > 25 else "run"
+            mode = modes[f"{loader.num_workers} {loader.prefetch_factor}"] if number > 25 else "run"
             if mode == "memory":
                 hoard.append(torch.ones(16 << 20))
             elif mode == "hang":
@@ -58,6 +62,11 @@ SCRIPT = """
 
     main()
 """
+
+
+def key(num_workers: int = 1, prefetch_factor: int = 2) -> str:
+    """By what a loader has, how a trial goes wrong; the script as it is has this."""
+    return f"{num_workers} {prefetch_factor}"
 
 
 def left_behind(temporary: Path) -> list[str]:
@@ -86,21 +95,23 @@ def test_two_hundred_trials_that_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     path = tmp_path / "wrong_turns.py"
     path.write_text(textwrap.dedent(SCRIPT))
-    free = psutil.virtual_memory().available
-    wrong = number = 0
-    while wrong < int(os.environ.get("STOKER_WRONG_TRIALS", "200")):
+    held_here = psutil.Process().memory_info().rss
+    wrong: Counter[str] = Counter()
+    number = 0
+    while wrong.total() < int(os.environ.get("STOKER_WRONG_TRIALS", "200")):
         number += 1
-        modes = {str(w): draw.choice((*MODES, "run")) for w in (2, 3, 4, 6, 8, 12, 16, 24, 32)}
+        modes = {key(w, ahead): draw.choice((*MODES, "run")) for w in WORKERS for ahead in AHEAD}
+        modes[key()] = "run"
         command = [str(path), json.dumps(modes)]
 
         def held(
             settings: Mapping[str, Any], folder: Path, left: float, command: list[str] = command
         ) -> Trial:
-            guards = Guards(ram_bytes=2 << 30, shm_headroom_bytes=_shm_free() - (128 << 20))
+            guards = Guards(ram_bytes=2 << 30, shm_headroom_bytes=_shm_free() - (1 << 30))
             return hold(command, settings, folder=folder, seconds=0.2, idle=4.0, guards=guards)
 
         found = Tuner(
-            search=search(),
+            search=Search(verdict=reach(STARVED), run=STARVED, kinds=frozenset({"same"}), finds="workers"),
             ledger=Ledger.begin(tmp_path / f"search{number}", {"command": command}),
             hold=held,
             probe=lambda settings, seed, command=command: take(command, settings, seed=seed, steps=8),  # type: ignore[misc]
@@ -109,19 +120,18 @@ def test_two_hundred_trials_that_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
             tell=lambda text: None,
         ).find()
         for one in found.tried:
-            mode = (
-                modes.get(str(one.candidate.value), "run") if one.candidate.change == "num_workers" else "run"
-            )
+            mode = modes[key(**one.settings)]
             if mode in SAYS:
-                wrong += 1
+                wrong[mode] += 1
                 assert one.outcome in ("broken", "guarded"), (mode, one)
                 assert one.reason.split(":")[0] == SAYS[mode], (mode, one)
-        kept = str(found.settings.get("num_workers", 1))
-        assert modes.get(kept, "run") == "run", found
+        assert modes[key(**found.settings)] == "run", found
         assert left_behind(temporary) == []
-    assert psutil.virtual_memory().available > free - (1 << 30)
+        print(f"{wrong.total()} trials went wrong in {number} searches: {dict(wrong)}", flush=True)
+    assert set(wrong) == set(MODES) or wrong.total() < len(MODES)
+    assert psutil.Process().children(recursive=True) == []
+    assert psutil.Process().memory_info().rss < held_here + (200 << 20)
     temporary.rmdir()
-    print(f"{wrong} trials went wrong in {number} searches")
 
 
 def _shm_free() -> int:

@@ -11,6 +11,7 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.method import Stretch
 from stoker.doctor.verdict import reach
+from stoker.errors import UsageError
 from stoker.tune import finding
 from stoker.tune.observed import trial_of
 from stoker.tune.search import Search
@@ -96,3 +97,31 @@ def test_a_search_that_is_resumed_has_its_first_run_already(
     shutil.rmtree(runs[0])
     finding.find(["train.py"], home=tmp_path, budget=60, resume=folder)
     assert [run.name for run in runs] == ["001", "001"]
+
+
+def test_a_search_that_cannot_be_resumed_is_refused_before_its_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits a minute for that."""
+    monkeypatch.setattr(finding, "begin", lambda *_, **__: pytest.fail("a diagnosis was begun"))
+    with pytest.raises(UsageError, match="is no search: name a folder under"):
+        finding.find(["train.py"], home=tmp_path, resume=tmp_path / "none")
+
+
+def test_a_change_may_take_longer_to_start_than_the_script_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script itself has all its time for its first step; a change is measured by that."""
+    plain = trial_of(diagnosis(tmp_path, observed=(100.1, 104.0)))
+    assert plain is not None
+    given: list[float | None] = []
+
+    def held(command: Any, settings: Any, *, start: float | None, **how: Any) -> Trial:
+        given.append(start)
+        return replace(plain, first=20.0)
+
+    monkeypatch.setattr(finding, "hold", held)
+    hold = finding._hold(["train.py"], None, 1)
+    for settings in ({}, {"num_workers": 2}):
+        hold(settings, tmp_path / "trial", 100.0)
+    assert given == [None, 120.0]

@@ -1,8 +1,9 @@
 """The search: by the diagnosis, one change at a time, and only what ran is returned."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,14 @@ def tuned(
     held: list[Mapping[str, Any]] | None = None,
     told: tuple[str, ...] = (),
     scored: Callable[[Tried], None] = lambda tried: None,
+    disturbed: Container[int] = (),
 ) -> Tuned:
-    """A search over a machine that is only a function of the settings: a rate, or how a trial ends."""
+    """A search over a machine that is only a function of the settings: a rate, or how a trial ends.
+
+    In the `disturbed` trials, counted from 0, others use it too.
+    """
     about = Ledger.resume if folder.exists() else Ledger.begin
+    number = count()
     jitter = iter([1.0, 1.004, 0.997, 1.002, 0.999, 1.003] * 50)
 
     def hold(settings: Mapping[str, Any], path: Path, left: float) -> Trial:
@@ -65,7 +71,9 @@ def tuned(
         answer = rate_of(settings)
         rates = None
         if isinstance(answer, float):
-            rates = Rates(each=(answer * next(jitter),), unit="sample", stretch_steps=50)
+            others = next(number) in disturbed
+            rate = answer * next(jitter)
+            rates = Rates(each=(rate,), unit="sample", stretch_steps=50, disturbed=others)
         return Trial(
             settings=settings,
             outcome="measured" if isinstance(answer, float) else answer,
@@ -103,10 +111,40 @@ def test_workers_are_raised_while_that_is_faster(tmp_path: Path) -> None:
     assert found.ratio.low > 1.02
 
 
+@pytest.mark.parametrize("hit", [0, 1, 2, 4])
+def test_a_run_that_others_held_up_decides_nothing(tmp_path: Path, hit: int) -> None:
+    """It is run again, and does not count; whichever it was, the same is found."""
+    held: list[Mapping[str, Any]] = []
+
+    def rate_of(settings: Mapping[str, Any]) -> float:
+        return by_workers(settings) * (0.25 if len(held) == hit + 1 else 1.0)
+
+    found = tuned(rate_of, tmp_path / "it", held=held, disturbed={hit})
+    assert found.settings == {"num_workers": 6}
+    assert found.baseline == pytest.approx(800, rel=0.01)
+    assert found.best == pytest.approx(4800, rel=0.01)
+
+
+def test_a_script_with_a_server_beside_it_is_searched_as_any(tmp_path: Path) -> None:
+    """Where something runs beside every trial, no trial is told from the others by that."""
+    plain = tuned(by_workers, tmp_path / "plain")
+    found = tuned(by_workers, tmp_path / "it", disturbed=range(1000))
+    assert (found.settings, found.runs) == (plain.settings, plain.runs)
+
+
 def test_the_largest_is_not_taken_for_the_fastest(tmp_path: Path) -> None:
     """Past a cliff more workers are slower: what ran fastest is kept."""
     found = tuned(lambda s: by_workers(s) if s.get("num_workers", 1) <= 3 else 400.0, tmp_path / "it")
     assert found.settings == {"num_workers": 3}
+
+
+def test_a_number_that_was_predicted_far_too_high_is_brought_down(tmp_path: Path) -> None:
+    """Step by step, as long as fewer are faster."""
+    rates = {1: 800.0, 2: 2400.0, 3: 2200.0, 4: 2000.0}
+    found = tuned(lambda s: rates.get(s.get("num_workers", 1), 1500.0), tmp_path / "it")
+    climbed = [one.candidate.value for one in found.tried if one.candidate.change == "num_workers"]
+    assert climbed == [4, 6, 3, 2]
+    assert found.settings == {"num_workers": 2}
 
 
 def test_what_cannot_run_is_a_result(tmp_path: Path) -> None:

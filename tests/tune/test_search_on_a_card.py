@@ -9,7 +9,9 @@ import pytest
 from test_search import PLAIN, by_workers, tuned
 
 from stoker.changes import ALL, Change, Kind
+from stoker.doctor.causes import straggler
 from stoker.doctor.evidence import Evidence, LoaderFacts
+from stoker.doctor.finding import Cure
 from stoker.doctor.verdict import Named, Verdict, reach
 from stoker.errors import TrialFailed
 from stoker.tune.meaning import Probe
@@ -36,8 +38,10 @@ def _had(change: Change) -> Change:
     return replace(change, lacks=lambda value: None)
 
 
-def verdict(cause: str) -> Verdict:
-    named = Named(cause=cause, share=0.4, certainty=0.9, evidence=("measured",), cures=(), ceiling_after=None)
+def verdict(cause: str, cures: tuple[Cure, ...] = ()) -> Verdict:
+    named = Named(
+        cause=cause, share=0.4, certainty=0.9, evidence=("measured",), cures=cures, ceiling_after=None
+    )
     return replace(reach(RUN), cause=cause, named=(named,))
 
 
@@ -80,6 +84,15 @@ def test_parts_of_a_batch_where_memory_limits() -> None:
 def test_memory_taken_again_and_again() -> None:
     """Segments that can grow."""
     assert tried(search("allocator-churn")) == [("allocator", "expandable_segments")]
+
+
+def test_garbage_that_holds_all_ranks_up() -> None:
+    """What lives is no longer looked through, where collecting it is why a rank is late."""
+    collects, computes = (
+        Search(verdict=verdict("straggler", cures), run=RUN, kinds=frozenset({"same"}))
+        for cures in (straggler.CURES, ())
+    )
+    assert (tried(collects), tried(computes)) == ([("gc_freeze", True)], [])
 
 
 def test_launching_is_recorded_where_batches_are_tiny() -> None:

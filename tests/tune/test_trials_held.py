@@ -18,7 +18,7 @@ SCRIPT = """
 
     class Slow(Dataset):
         def __len__(self):
-            return 200 if "few" in sys.argv else 4000
+            return 200 if "few" in sys.argv else 8000 if "turns" in sys.argv else 4000
         def __getitem__(self, at):
             time.sleep(0.0005)
             noise = torch.randn(4) if "random" in sys.argv else 0.0
@@ -30,11 +30,15 @@ SCRIPT = """
         hoard = []
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        other = torch.optim.SGD(torch.nn.Linear(4, 1).parameters(), lr=0.01)
         loader = DataLoader(Slow(), batch_size=8, shuffle=True)
-        for batch in (batch for _ in range(40 if "few" in sys.argv else 1) for batch in loader):
+        epochs = 40 if "few" in sys.argv else 1
+        for number, batch in enumerate(batch for _ in range(epochs) for batch in loader):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
+            if "turns" in sys.argv and number % 5 == 4:
+                other.step()
             if "hoards" in sys.argv:
                 hoard.append(torch.ones(4 << 20))
             if "fails" in sys.argv:
@@ -63,6 +67,15 @@ def test_a_trial_measures_a_rate(script: str, tmp_path: Path) -> None:
     assert trial.first is not None
     assert trial.vram is None
     assert (tmp_path / "trial" / "stderr.txt").exists()
+
+
+def test_a_step_of_two_optimizers_is_a_turn_of_both(script: str, tmp_path: Path) -> None:
+    """Five updates of one, then one of the other: there are as many stretches as of a plain loop."""
+    trial = hold([script, "turns"], {"num_workers": 2}, folder=tmp_path / "trial", seconds=0.5)
+    assert trial.outcome == "measured", trial.reason
+    assert trial.rates is not None
+    assert (round(trial.rates.size), trial.rates.stretch_steps) == (40, 50)
+    assert len(trial.rates.each) >= 3
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ KEPT = Tuned(
     tried=TRIED,
     not_tried=("tf32: of kind numerics; allow it", "compile: of kind numerics; allow it", "feed: it is long"),
     stopped="nothing more is worth trying",
-    trials=9,
+    runs=9,
 )
 
 

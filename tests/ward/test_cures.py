@@ -13,7 +13,7 @@ from stoker.cli import app
 from stoker.doctor.calibration import read_scores
 from stoker.ward import cures, score
 from stoker.ward.case import Case, Neutral
-from stoker.ward.cures import Tried, read_tried, try_cure, try_cures
+from stoker.ward.cures import Tried, read_tried, try_all_cures, try_cures
 
 
 def case(name: str, cause: str, **more: Any) -> Case:
@@ -41,6 +41,7 @@ def tried(name: str, predicted: float, measured: float, *, way: str = "setting")
 
 TRIAL = {
     "outcome": "measured", "rates": [380.0, 400.0, 390.0], "size": 10.0, "unit": "sample", "disturbed": False,
+    "told": ["changed: DataLoader(Rows): num_workers 2 -> 4"],
 }  # fmt: skip
 
 
@@ -59,41 +60,70 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def test_a_setting_is_put_over_the_scripts_own(asked: list[tuple[str, ...]]) -> None:
-    """Before a rewriting, and the median over stretches is what counts."""
-    found = try_cure(case("a", "too-few-workers"))
-    assert (found.change, found.value, found.way) == ("num_workers", 4, "setting")
-    assert (found.predicted, found.measured) == (40.0, 39.0)
+    """In turns with the script as it is, and the median over all stretches is what counts."""
+    found = next(one for one in try_cures(case("a", "too-few-workers")) if one.change == "num_workers")
+    assert (found.value, found.way) == (4, "setting")
+    assert (found.predicted, found.measured, found.again) == (40.0, 39.0, 39.0)
+    assert len(found.rates) == 6
     assert found.error == pytest.approx(1 / 39)
-    assert json.loads(asked[-1][1]) == {"num_workers": 4}
+    assert [json.loads(words[1]) for words in asked[1:4]] == [{}, {"feed": "ram"}, {"num_workers": 4}]
+    assert asked[1:4] == asked[4:]
+
+
+def test_every_change_with_a_predicted_rate_is_tried_by_itself(asked: list[tuple[str, ...]]) -> None:
+    """One that a script's author would write is tried by the setting that does the same."""
+    found = try_cures(case("a", "too-few-workers"))
+    assert [(one.change, one.value, one.way) for one in found] == [
+        ("feed", "ram", "setting"), ("num_workers", 4, "setting"),
+    ]  # fmt: skip
 
 
 def test_a_rewriting_is_tried_by_the_neutral_form(
     asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the doctor named the cause that it is the neutral form of; by samples where batches differ."""
-    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("feed", None, 80.0)))
-    found = try_cure(case("a", "too-few-workers", neutral=Neutral(args=(), steps=2.0)))
-    assert (found.change, found.way, found.measured) == ("feed", "script", 78.0)
+    """Where that is what the change makes of the script; by samples where batches differ."""
+    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("rarer", None, 80.0, "loop-stall")))
+    (found,) = try_cures(case("a", "loop-stall", neutral=Neutral(args=(), steps=2.0)))
+    assert (found.change, found.way, found.measured, found.again) == ("rarer", "script", 78.0, 39.0)
     assert json.loads(asked[-1][1]) == {}
-    other = try_cure(case("a", "handoff", neutral=Neutral(args=())))
+    (other,) = try_cures(case("a", "handoff", neutral=Neutral(args=())))
     assert other.error is None
     assert "neutral form" in (other.reason or "")
+    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("async_save", None, 80.0, "loop-stall")))
+    (beside,) = try_cures(case("a", "loop-stall", neutral=Neutral(args=())))
+    assert "neutral form" in (beside.reason or "")
+
+
+def test_a_change_that_the_script_does_not_take_is_no_score(
+    asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader was left alone: its rate is none of the change's."""
+    line = "changed: DataLoader(Rows): as it was; left alone: feed: samples are random"
+    monkeypatch.setattr(cures, "_run", lambda *words: {**TRIAL, "told": [line]})
+    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("feed", None, 80.0)))
+    (found,) = try_cures(case("a", "cpu-transform"))
+    assert (found.measured, found.reason) == (None, line)
 
 
 def test_what_cannot_be_tried_is_told(asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Healthy runs, runs that die, several ranks, plans without a rate: none of them is a score."""
-    assert "nothing to cure" in (try_cure(case("a", "healthy")).reason or "")
-    assert "death" in (try_cure(case("a", "ram-pressure", effect="death")).reason or "")
-    assert "one process" in (try_cure(case("a", "straggler", ranks=2)).reason or "")
+    for one, why in (
+        (case("a", "healthy"), "nothing to cure"),
+        (case("a", "ram-pressure", effect="death"), "death"),
+        (case("a", "straggler", ranks=2), "one process"),
+    ):
+        (found,) = try_cures(one)
+        assert why in (found.reason or "")
     assert asked == []
     monkeypatch.setattr(cures, "_ask", lambda ready: told(change("num_workers", 4, None)))
-    assert "no change" in (try_cure(case("a", "too-few-workers")).reason or "")
+    (found,) = try_cures(case("a", "too-few-workers"))
+    assert "no change" in (found.reason or "")
 
 
 def test_what_was_measured_on_a_busy_machine_is_no_score(
     tmp_path: Path, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is measured once more, then told, and tried again the next time."""
+    """A diagnosis is asked for once more, then told, and tried again the next time; so are measurements."""
     busy = {**told(change("num_workers", 4, 40.0)), "foreign_cores": 1.0}
 
     def run(ready: Any, module: str, *words: str) -> Any:
@@ -101,31 +131,38 @@ def test_what_was_measured_on_a_busy_machine_is_no_score(
         return busy
 
     monkeypatch.setattr(cures, "_run", run)
-    (found,) = try_cures([case("a", "too-few-workers")], tmp_path, version="1", tell=lambda line: None)
+    folder = tmp_path / "kept"
+    (found,) = try_all_cures([case("a", "too-few-workers")], folder, version="1", tell=lambda line: None)
     assert found.error is None
     assert "to be tried again" in (found.reason or "")
     assert len(asked) == 2
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.glob("*.json")) == []
+    monkeypatch.setattr(cures, "_ask", lambda ready: told(change("num_workers", 4, 40.0)))
+    monkeypatch.setattr(cures, "_run", lambda *words: {**TRIAL, "disturbed": True})
+    (found,) = try_cures(case("a", "too-few-workers"))
+    assert (found.measured, found.again) == (None, None)
+    assert "to be tried again" in (found.reason or "")
 
 
 def test_results_are_kept_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying that was broken off goes on where it was."""
     shown: list[str] = []
 
-    def one(which: Case) -> Tried:
+    def one(which: Case, *, told: Path) -> list[Tried]:
         shown.append(which.id)
-        return tried(which.id, 40.0, 39.0)
+        return [tried(which.id, 40.0, 39.0), Tried(case=which.id, change="stage", reason="not here")]
 
-    monkeypatch.setattr(cures, "try_cure", one)
+    monkeypatch.setattr(cures, "try_cures", one)
     lines: list[str] = []
     scores = tmp_path / ".stoker" / "calibration.jsonl"
-    try_cures([case("a", "x")], tmp_path, version="1", tell=lines.append, scores=scores)
-    try_cures([case("a", "x"), case("b", "x")], tmp_path, version="1", tell=lines.append, scores=scores)
+    try_all_cures([case("a", "x")], tmp_path, version="1", tell=lines.append, scores=scores)
+    try_all_cures([case("a", "x"), case("b", "x")], tmp_path, version="1", tell=lines.append, scores=scores)
     assert shown == ["a", "b"]
-    assert [kept.case for kept in read_tried(tmp_path, "1")] == ["a", "b"]
+    assert [kept.case for kept in read_tried(tmp_path, "1")] == ["a", "a", "b", "b"]
     assert read_tried(tmp_path, "2") == []
     assert [one.measured for one in read_scores(scores)] == [39.0, 39.0]
     assert "predicted 40.0, measured 39.0" in lines[0]
+    assert lines[1] == "n/a     a, stage: not here"
 
 
 def test_predictions_are_scored_by_the_intervals_that_were_told() -> None:
@@ -141,12 +178,15 @@ def test_predictions_are_scored_by_the_intervals_that_were_told() -> None:
 
 
 def test_the_page_has_every_prediction_beside_what_was_measured() -> None:
-    """Those that could not be tried are left out."""
-    runs = [tried("a", 40.0, 50.0).to_json(), Tried(case="b", reason="none").to_json()]
+    """What was predicted and could not be tried is told; a case without a prediction is left out."""
+    unmeasured = replace(tried("c", 40.0, 50.0), measured=None, reason="not here")
+    runs = [one.to_json() for one in (tried("a", 40.0, 50.0), Tried(case="b", reason="none"), unmeasured)]
     figures = score.figures_of_cures([tried("a", 40.0, 50.0)])
     result = Result(bench="cures", hardware="cpu", figures=figures, runs=runs, versions={})
     text = score.page_of_cures([result])
-    assert "| a | num_workers=4 | setting | 20.0 | 40.0 | 50.0 | -20.0% | n/a |" in text
+    row = "| a | num_workers=4 | setting | 20.0 | n/a | 40.0 | 36.0 to 44.0 | 50.0 | -20.0% | n/a |"
+    assert row in text
+    assert "| c | num_workers | not here |" in text
     assert "| b |" not in text
 
 

@@ -47,11 +47,12 @@ def test_the_page_has_a_line_for_each_size() -> None:
         hardware="h200",
         figures={},
         versions={},
-        runs=[*runs, {"model": "net", "ran": [16, 32]}],
+        runs=[*runs, {"model": "net", "ran": [16, 32], "probed": [12, 24]}, {"model": "text", "ran": [8]}],
     )
     text = page([told])
     assert "| net, 24 | 0.00 | 0.00 to 0.00 | 1.00 | 100.0% | no |" in text
-    assert "Sizes that the doctor had run: net [16, 32]." in text
+    assert "Sizes that the doctor had run: net [16, 32], text [8]." in text
+    assert "Sizes at which it had run convolutions alone: net [12, 24]." in text
 
 
 def test_where_one_size_fails_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,7 @@ def test_reads_transforms_and_collate_are_told_apart(
     assert all(batch.calls == {"item": 4} for batch in batches)
     assert {batch.worker for batch in batches} == ({None} if words == ("0",) else {0, 1})
     assert all((batch.handoff is None) == (words == ("0",)) for batch in batches)
+    assert all((batch.handoff_cpu is None) == (words == ("0",)) for batch in batches)
     assert all(batch.pin is None for batch in batches)
     cpu = sum(batch.cpu for batch in kept) / len(kept)
     assert cpu >= 4 * 0.005
@@ -186,3 +187,12 @@ def test_handing_over_many_small_tensors_shows(stoker: WarmStoker, tmp_path: Pat
     handoff = sum(batch.handoff or 0 for batch in batches)
     made = sum(batch.read + batch.transform for batch in batches)
     assert handoff > made
+
+
+def test_a_hand_over_that_waits_for_the_worker_is_told_from_one_at_work(
+    stoker: WarmStoker, tmp_path: Path
+) -> None:
+    """Of handing over, what was spent on a core is told apart, and is never more than all of it."""
+    batches = batches_of(stoker, tmp_path, "many", "2", "fork")
+    assert batches
+    assert all(0 < (batch.handoff_cpu or 0) <= (batch.handoff or 0) for batch in batches)

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown
 from stoker.watch import Record, Step
-from stoker.watch.record import LineWriter, Writer
+from stoker.watch.record import LineWriter, Writer, new_name
 
 
 def step(number: int) -> Step:
@@ -139,3 +139,8 @@ def test_a_full_disk_stops_the_record_and_not_the_run(tmp_path: Path) -> None:
     writer.close()
     assert writer.failure is not None
     assert "No space left" in writer.failure
+
+
+def test_names_of_the_same_second_differ() -> None:
+    """Two that begin at once do not write into one folder."""
+    assert len({new_name() for _ in range(20)}) == 20

@@ -93,6 +93,7 @@ def test_norms_and_biases_are_not_decayed(tmp_path: Path) -> None:
         ({"image_size": 99}, "image_size is 99"),
         ({"start_size": 16}, "start_size without grow_epochs"),
         ({"data": None, "stage": "here"}, "stage without data"),
+        ({"data": None, "endpoint": "http://store"}, "endpoint without data"),
         ({"stage": "here", "keep": "there"}, "stage and keep"),
         ({"label_smoothing": 1.0}, "label_smoothing is 1"),
         ({"made": {"classes": 0}}, "made.classes is 0"),

@@ -10,6 +10,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from stoker.errors import UsageError
+from stoker.workloads.heimdall.config import HeimdallConfig
 from stoker.workloads.heimdall.locator import Estimate, Locator, surprise
 from stoker.workloads.heimdall.map import Map
 from stoker.workloads.heimdall.measurements import MadeRadio, measure
@@ -84,9 +85,16 @@ def test_surprise_is_the_density_of_a_normal_distribution() -> None:
     torch.testing.assert_close(surprise(Estimate(mean, lower), position), expected)
 
 
+@pytest.mark.parametrize("heads", [0, -1])
+def test_a_size_below_one_is_told(heads: int) -> None:
+    """When the settings are read, before anything is made."""
+    with pytest.raises(UsageError, match=f"heads {heads}: take 1 or more of each"):
+        HeimdallConfig(heads=heads)
+
+
 def test_heads_must_divide_the_width() -> None:
     """Told with both numbers."""
-    with pytest.raises(UsageError, match="width is 10 and heads 4"):
+    with pytest.raises(UsageError, match="width is 10, layers 4 and heads 4"):
         Locator(area_m=1.0, width=10, heads=4)
 
 

@@ -102,7 +102,13 @@ def test_strong_signals_are_less_noisy() -> None:
     assert np.median(uneven[heard & (snr > 30)]) < 0.7 * np.median(uneven[heard & (snr < 8)])
 
 
-@pytest.mark.parametrize("wrong", [{"receivers": 8}, {"receivers": 2}, {"samples": 1}, {"valid_share": 1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"receivers": 8}, {"receivers": 2}, {"samples": 1}, {"valid_share": 1.0}, {"area_m": 0.0},
+        {"sample_rate_hz": -1.0}, {"seed": -1},
+    ],
+)  # fmt: skip
 def test_settings_that_make_no_set_are_refused(wrong: dict[str, float]) -> None:
     """With what is allowed."""
     with pytest.raises(UsageError):

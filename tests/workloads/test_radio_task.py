@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stoker.errors import UsageError
-from stoker.train.config_file import load
+from stoker.train.config_file import load, to_values
 from stoker.train.fit import fit
 from stoker.train.task import World
 from stoker.workloads.heimdall import WORKLOAD, HeimdallConfig, HeimdallTask
@@ -126,3 +126,9 @@ def test_a_thousand_samples_take_of_the_device_what_is_said() -> None:
     expected = bytes_per_thousand(open_source(task.url, task.campaign, "train")) * 4
     assert expected <= taken <= 1.1 * expected + (4 << 20)
     feeds.close()
+
+
+def test_a_password_is_in_no_file_of_a_training() -> None:
+    """Settings go to config.json, checkpoints and loggers; the password of a database's URL does not."""
+    kept = to_values(HeimdallConfig(database="postgresql://heimdall:s3cret@db.example/radio"))
+    assert kept["database"] == "postgresql://heimdall:***@db.example/radio"

@@ -1,5 +1,6 @@
 """The segmentation as the trainer runs it: what it learns, and what it says."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from stoker.errors import UsageError
 from stoker.feed.sources.volume import VolumeSource
+from stoker.train import command
 from stoker.train.config_file import load
 from stoker.train.fit import Fitted, fit
 from stoker.train.task import World
@@ -72,6 +74,39 @@ def test_the_names_of_the_note_make_the_trainers_batch() -> None:
     assert task.config.workers == 3
     with pytest.raises(UsageError, match="2 x 4"):
         VesuviusTask(config_of("train_batch_size=2", "accumulate_steps=4", "train.batch_size=6"))
+
+
+def test_its_batch_is_shared_by_ranks_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Devices divide what the note's names make, and `--show-config` has the batch that is used."""
+    code = command.go(
+        WORKLOAD, settings=[*SMALL, "train.devices=2", "accumulate_steps=3"], config=None, out=tmp_path,
+        fresh=False, compare=False, find_lr=False, show_config=True, as_json=False,
+    )  # fmt: skip
+    shown = json.loads(capsys.readouterr().out)["train"]
+    assert (code, shown["devices"], shown["batch_size"], shown["micro_batch"]) == (0, 2, 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("overlap=1", "overlap is 1.0"),
+        ("tolerance=-1", "tolerance is -1: it must be 0 or more"),
+        ("threshold=1", "threshold is 1: it is a chance"),
+        ("workers=-2", "workers is -2"),
+        ("reserve_gb=-1", "reserve_gb is -1"),
+        ("made.noise=-1", "made: noise is -1"),
+    ],
+)
+def test_what_would_break_after_hours_is_told_at_once(setting: str, told: str) -> None:
+    """Also what only the validation or the picture at the end asks for."""
+    with pytest.raises(UsageError, match=told):
+        config_of(setting)
+
+
+def test_a_loss_of_nothing_is_refused() -> None:
+    """One of its parts must have a weight."""
+    with pytest.raises(UsageError, match="both 0"):
+        config_of("dice=0", "entropy=0")
 
 
 def test_the_example_settings_are_the_notes() -> None:

@@ -69,7 +69,7 @@ def test_a_folder_that_is_no_set_is_told_what_it_must_hold(tmp_path: Path) -> No
         find_scrolls(tmp_path)
 
 
-@pytest.mark.parametrize("wrong", [{"volumes": 0}, {"shape": (4, 64, 64)}, {"pitch": 4.0}])
+@pytest.mark.parametrize("wrong", [{"volumes": 0}, {"shape": (4, 64, 64)}, {"pitch": 4.0}, {"seed": -1}])
 def test_settings_that_make_no_scroll_are_refused(wrong: dict[str, object]) -> None:
     """With what is allowed."""
     with pytest.raises(UsageError):

@@ -1,5 +1,8 @@
-"""However many ranks a workload has: their batches together are those of one rank, from any step on."""
+"""However many ranks a workload has: their batches together are those of one, and all come to the end."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,3 +68,19 @@ def test_ranks_share_the_batches_of_one(tmp_path: Path, monkeypatch: pytest.Monk
         for whole, *shares in zip(expected, *ranks, strict=True):
             for field, *parts in zip(whole, *shares, strict=True):
                 assert torch.equal(field, torch.cat(parts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_two_ranks_come_to_the_picture(tmp_path: Path, name: str) -> None:
+    """As it is typed: rank 0 draws alone, and nobody waits for anybody for ever."""
+    quick = ["train.devices=2", "train.device=cpu", "train.max_steps=2", "train.batch_size=8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "train", name, *quick, *SMALL[name], "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["ended"], told["step"]) == ("done", 2)
+    assert told["pictures"]
+    assert all((tmp_path / path).stat().st_size for path in told["pictures"])

@@ -3,14 +3,17 @@
 For each case a grid of settings is measured point by point, then `stoker tune` searches it. What it found and
 the grid's best few points are then measured again in turns: the best of many points measured once is too good
 to be true. Every point leaves a file, so a benchmark that was broken off goes on, elsewhere too where the
-folder of that (`--state`) is taken along; `--stop-after` breaks it off between two points.
+folder of that (`--state`) is taken along; `--stop-after` breaks it off between two points. What was measured
+at one commit is not mixed with what was at another: each has a folder of its own in there.
 """
 
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +25,7 @@ from stoker.bench.page import origin, table
 from stoker.bench.result import Result, commit_here, hardware_word, versions_here
 from stoker.bench.tune_cases import CONTESTS, Contest, Settings
 from stoker.errors import BenchFailed, UsageError
+from stoker.tune.comparison import Ratio, compare, spread_of
 from stoker.ward.catalogue import Prepared, injectable, prepared
 from stoker.ward.catalogue import cases as all_cases
 from stoker.watch.record import write_whole
@@ -41,7 +45,8 @@ def measure(options: Options) -> Iterator[Result]:
     """Search and grid of each case; a result for each device."""
     end = None if options.stop_after is None else time.monotonic() + options.stop_after
     commit = options.commit or commit_here()
-    folder = options.state or Path(".stoker/bench/tune") / (commit or "unknown")[:12]
+    state = options.state or Path(".stoker/bench/tune")
+    folder = state / (commit or "unknown")
     for device, contests in chosen(options).items():
         runs, left = [], []
         for contest in contests:
@@ -60,7 +65,7 @@ def measure(options: Options) -> Iterator[Result]:
             )
         if left:
             raise BenchFailed(
-                f"not measured whole: {', '.join(left)}. What to do: run it again with --state {folder}, "
+                f"not measured whole: {', '.join(left)}. What to do: run it again with --state {state}, "
                 "where it goes on"
             )
 
@@ -101,7 +106,9 @@ def _hold(contest: Contest, folder: Path, end: float | None) -> dict[str, Any]:
     case = {case.id: case for case in all_cases()}[contest.case]
     if reason := injectable(case):
         raise UsageError(f"{contest.case} cannot be run here: {reason}")
-    with prepared(case) as ready:
+    with ExitStack() as standing:
+        # Made ready for the first piece that is missing: of a case that is whole, nothing is.
+        ready = cache(lambda: standing.enter_context(prepared(case)))
         return {"case": contest.case, **contend(contest, _Work(ready=ready, folder=folder, end=end))}
 
 
@@ -109,20 +116,18 @@ def _hold(contest: Contest, folder: Path, end: float | None) -> dict[str, Any]:
 class _Work:
     """The pieces of one contest: each is measured once, if there is time for it, and leaves a file."""
 
-    ready: Prepared
+    ready: Callable[[], Prepared]
     folder: Path
     end: float | None
 
-    def rate(self, settings: Settings, turn: int) -> float | None:
-        """Samples a second, or steps; None where it could not be measured."""
+    def point(self, settings: Settings, turn: int) -> Mapping[str, Any]:
+        """A trial of these settings; its `rate` is None where it could not be measured."""
         words = ["-".join(f"{key}{value}" for key, value in sorted(settings.items())) or "plain", str(turn)]
-        told = self._piece(
+        return self._piece(
             "-".join(words),
             _POINT_SECONDS,
             ("stoker.ward.trying", json.dumps(dict(settings)), str(_TRIAL_SECONDS)),
         )
-        rate: float | None = told["rate"]
-        return rate
 
     def search(self, contest: Contest) -> Mapping[str, Any]:
         """What `stoker tune --json` says."""
@@ -136,34 +141,40 @@ class _Work:
             if self.end is not None and time.monotonic() + seconds > self.end:
                 raise _NotNow(f"{name} may take {seconds:g} s")
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, _run(self.ready, seconds + _PATIENCE, *words))
+            write_whole(path, _run(self.ready(), seconds + _PATIENCE, *words))
         told: Mapping[str, Any] = json.loads(path.read_text())
         return told
 
 
 def contend(contest: Contest, work: _Work) -> dict[str, Any]:
     """The grid, the search, then what each found in turns."""
-    once = [(settings, work.rate(settings, 0)) for settings in contest.grid]
-    ran = [(settings, rate) for settings, rate in once if rate is not None]
+    once = [(settings, work.point(settings, 0)) for settings in contest.grid]
+    ran = [(settings, told["rate"]) for settings, told in once if told["rate"] is not None]
     if not ran:
         raise BenchFailed(f"no point of the grid could be measured: see {work.folder}")
     best = sorted(ran, key=lambda one: one[1], reverse=True)[: contest.best]
     told = work.search(contest)
     again: dict[str, Settings] = {"search": told["settings"]}
     again |= {f"grid {at}": one for at, (one, _) in enumerate(best)}
-    rates: dict[str, list[float]] = {name: [] for name in again}
-    for turn in range(1, _TURNS + 1):
-        for name, settings in again.items():
-            rate = work.rate(settings, turn)
-            if rate is not None:
-                rates[name].append(rate)
+    turns = [
+        (name, work.point(settings, turn))
+        for turn in range(1, _TURNS + 1)
+        for name, settings in again.items()
+    ]
+    rates = {
+        name: [point["rate"] for of, point in turns if of == name and point["rate"] is not None]
+        for name in again
+    }
     middle = {name: median(found) for name, found in rates.items() if found}
     grid = [name for name in middle if name != "search"]
     if "search" not in middle or not grid:
         raise BenchFailed(f"{contest.case}: what was found could not be measured again: see {work.folder}")
     top = max(grid, key=lambda name: middle[name])
+    noise = _interval(rates, top)
     return {
         "share": middle["search"] / middle[top],
+        "share_low": noise.low,
+        "share_high": noise.high,
         "trials": len(told["trials"]),
         "runs": told["runs"],
         "found": told["settings"],
@@ -171,11 +182,19 @@ def contend(contest: Contest, work: _Work) -> dict[str, Any]:
         "rate": middle["search"],
         "rate_grid_best": middle[top],
         "rate_before": told["baseline"],
-        "grid": [{**settings, "rate": rate} for settings, rate in once],
+        "grid": [{**settings, "rate": point["rate"]} for settings, point in once],
         "rates": rates,
+        "disturbed": sum(bool(point["disturbed"]) for _, point in (*once, *turns)),
         "tried": told["trials"],
-        "not_tried": told.get("not_tried", []),
+        "not_tried": told["not_tried"],
+        "stopped": told["stopped"],
     }
+
+
+def _interval(rates: Mapping[str, Sequence[float]], top: str) -> Ratio:
+    """Of the search's rate over that of the grid's best, by how much the turns of each point differ."""
+    runs = {name: [(rate,) for rate in found] for name, found in rates.items() if found}
+    return compare(runs[top], runs["search"], spread_of(runs))
 
 
 def _run(ready: Prepared, most: float, module: str, *words: str) -> Mapping[str, Any]:
@@ -198,14 +217,17 @@ def page(results: Sequence[Result]) -> str:
     parts = [
         "# A search beside the whole grid\n",
         "Slow scripts of the ward, each with a grid of settings. What `stoker tune` found and the grid's "
-        "best points were measured again in turns; the share is the one's rate over the other's. The goal "
-        f"is {SHARE} in at most {MOST_TRIALS} trials.\n",
+        "best points were measured again in turns; the share is the one's rate over the other's, with the "
+        "90% interval that the turns leave. Of the grid the best of several counts, also if by luck. "
+        f"The goal is {SHARE} in at most {MOST_TRIALS} trials; each is a change, of one run or more.\n",
         "`stoker bench tune`; rates are of samples, of steps where a script's samples cannot be counted\n",
     ]
     head = [
         "case",
         "share",
+        "interval",
         "trials",
+        "runs",
         "points",
         "rate before",
         "found",
@@ -221,10 +243,9 @@ def page(results: Sequence[Result]) -> str:
 
 def _row(run: Mapping[str, Any]) -> list[str]:
     rates = [f"{run[name]:,.0f}" for name in ("rate_before", "rate", "rate_grid_best")]
-    counts = [str(run["trials"]), str(len(run["grid"]))]
-    return [
-        run["case"], f"{run['share']:.3f}", *counts, *rates, _words(run["found"]), _words(run["grid_best"])
-    ]  # fmt: skip
+    counts = [str(run["trials"]), str(run["runs"]), str(len(run["grid"]))]
+    share = [f"{run['share']:.3f}", f"{run['share_low']:.3f} to {run['share_high']:.3f}"]
+    return [run["case"], *share, *counts, *rates, _words(run["found"]), _words(run["grid_best"])]
 
 
 def _words(settings: Settings) -> str:

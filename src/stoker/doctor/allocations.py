@@ -2,16 +2,18 @@
 
 Two runs of a script that differ in the batch alone make the same allocations in the same order. Most are a
 line in the batch; what compares each sample with each is a square (the logits of CLIP or SimCLR), which takes
-three runs to be seen. Workspaces are neither: a library chooses its kernels by the size. They are freed as
-soon as their kernel is launched, so they are told from tensors by that, and need not be there in both.
+three runs to be seen. Workspaces are neither: a library chooses its kernels by the size (`workspaces.py`).
+They need not be there in both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
 from stoker.doctor.segments import Segments
+from stoker.doctor.skeleton import Parts, Taken, parts_of
+from stoker.doctor.workspaces import Probed, Workspaces
 
 # Of the real peak: by how much playing a run again may miss it before the model is not trusted for it.
 FAITHFUL = 0.01
@@ -28,13 +30,14 @@ class Allocations:
 
     `events` are numbers: bytes for an allocation, minus n for the free of the nth of them (the first is 1),
     and 0 where the script emptied the cache. `streams` are those of allocations that are not of the first
-    one. `peak` is what torch had reserved at the most.
+    one. `peak` is what torch had reserved at the most. `probed` are calls that the same process ran alone.
     """
 
     samples: int
     events: tuple[int, ...]
     streams: dict[int, int]
     peak: int
+    probed: tuple[Probed, ...] = ()
 
     @cached_property
     def played(self) -> int:
@@ -51,23 +54,14 @@ class Allocations:
         return segments.peak
 
     @cached_property
-    def parts(self) -> "_Parts":
+    def parts(self) -> Parts:
         """It in two."""
-        return _parts(self)
+        return parts_of(self.events, self.streams)
 
     @property
     def is_faithful(self) -> bool:
         """Whether the model reserves what torch did."""
         return abs(self.played - self.peak) <= FAITHFUL * self.peak
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """A run in two: what lives on, and between each two of its events the workspaces that came and went."""
-
-    skeleton: tuple[int, ...]
-    streams: tuple[int, ...]
-    workspaces: tuple[tuple[int, ...], ...]
 
 
 class Bends(NamedTuple):
@@ -82,7 +76,7 @@ class Bends(NamedTuple):
 
 def do_match(one: Allocations, other: Allocations) -> bool:
     """Whether two runs of different sizes make the same allocations in the same order."""
-    return one.samples != other.samples and _match(one.parts, other.parts)
+    return one.samples != other.samples and one.parts.do_match(other.parts)
 
 
 def bends(runs: Sequence[Allocations]) -> Bends:
@@ -114,11 +108,13 @@ def at_size(
     samples: int,
     like: Allocations | None = None,
     third: Allocations | None = None,
+    chosen: Workspaces | None = None,
 ) -> Allocations | None:
     """What the run would allocate with so many samples, by two sizes of it; None where they do not match.
 
-    Its workspaces are lines too, or as large for each sample as those of the run that it is to be like. By a
-    `third`, that matches both, tensors that grow faster than in a line are squares.
+    Its workspaces are those that were `chosen` for calls that ran alone at this size, where both runs have
+    those that were chosen at theirs. Others are lines, or as large for each sample as those of the run that
+    it is to be like. By a `third`, that matches both, tensors that grow faster than in a line are squares.
     """
     if not do_match(one, other):
         return None
@@ -132,7 +128,14 @@ def at_size(
     made = kept = 0
     for position, workspaces in enumerate(nearer.workspaces):
         first, second = here.workspaces[position], there.workspaces[position]
-        if like is None and len(first) == len(second):
+        options: Sequence[Taken] = ()
+        if chosen is not None and (first or second):
+            known = (one.samples, here.place(position)), (other.samples, there.place(position))
+            options = chosen.options(known, samples)
+        sizes: Sequence[int]
+        if options:
+            sizes = options[-1 if like is other else 0]
+        elif like is None and len(first) == len(second):
             sizes = [_between(a, b, along) for a, b in zip(first, second, strict=True)]
         else:
             sizes = [max(1, round(size * samples / its.samples)) for size in workspaces]
@@ -148,9 +151,9 @@ def at_size(
             size = _between(a, b, along)
             if third is not None and a != b:
                 three = (one.samples, a), (other.samples, b), (third.samples, third.parts.skeleton[position])
-                known = sorted(three)
-                if _is_bent(*known):
-                    size = max(1, round(_square(known, samples)))
+                points = sorted(three)
+                if _is_bent(*points):
+                    size = max(1, round(_square(points, samples)))
             events.append(size)
             if nearer.streams[kept]:
                 streams[made] = nearer.streams[kept]
@@ -183,42 +186,3 @@ def _square(known: Sequence[_Point], samples: int) -> float:
         + two * (samples - a) * (samples - c) / ((b - a) * (b - c))
         + three * (samples - a) * (samples - b) / ((c - a) * (c - b))
     )
-
-
-def _match(one: _Parts, other: _Parts) -> bool:
-    if len(one.skeleton) != len(other.skeleton) or one.streams != other.streams:
-        return False
-    return all((a > 0 and b > 0) or a == b for a, b in zip(one.skeleton, other.skeleton, strict=True))
-
-
-def _parts(run: Allocations) -> _Parts:
-    skeleton: list[int] = []
-    streams: list[int] = []
-    workspaces: list[tuple[int, ...]] = []
-    names: dict[int, int] = {}
-    now: list[int] = []
-    for number, event, is_workspace in _told_apart(run.events):
-        if is_workspace:
-            now.append(event)
-            continue
-        workspaces.append(tuple(now))
-        now = []
-        if event > 0:
-            names[number] = len(names) + 1
-            streams.append(run.streams.get(number, 0))
-        skeleton.append(-names[-event] if event < 0 else event)
-    workspaces.append(tuple(now))
-    return _Parts(tuple(skeleton), tuple(streams), tuple(workspaces))
-
-
-def _told_apart(events: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
-    """The number of each allocation (0 for other events), the event, and whether it is a workspace's."""
-    made, skip = 0, False
-    for position, event in enumerate(events):
-        if skip:
-            skip = False
-            continue
-        if event > 0:
-            made += 1
-            skip = position + 1 < len(events) and events[position + 1] == -made
-        yield (made if event > 0 else 0), event, skip

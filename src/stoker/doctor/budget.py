@@ -25,7 +25,8 @@ class Vram:
 
     `by_batch` is what batches need, each with the least and the most that it may turn out to be: of a process
     of its own. `error` is by how much a size that ran was missed by what was told without it, as a share;
-    `asks` are sizes still to be run before it may be trusted. `peak` is that of the script's own batch,
+    `asks` are sizes still to be run before it may be trusted. `probed` are sizes at which convolutions ran
+    alone, `unlike` what runs and those do not have in common. `peak` is that of the script's own batch,
     `others` what other processes hold. `largest` is the largest batch that fits for sure.
     """
 
@@ -42,6 +43,8 @@ class Vram:
     by_batch: Mapping[int, Need] = field(default_factory=dict)
     ran: tuple[int, ...] = ()
     asks: tuple[int, ...] = ()
+    probed: tuple[int, ...] = ()
+    unlike: tuple[str, ...] = ()
     why: str | None = None
     forecast: Forecast | None = None
 
@@ -49,7 +52,8 @@ class Vram:
         """All of it, by name."""
         told = {name: value for name, value in vars(self).items() if name != "forecast"}
         table = [{"samples": samples, **need._asdict()} for samples, need in self.by_batch.items()]
-        return {**told, "by_batch": table, "ran": list(self.ran), "asks": list(self.asks)}
+        rows = {name: list(told[name]) for name in ("ran", "asks", "probed", "unlike")}
+        return {**told, "by_batch": table, **rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,8 @@ def _vram(run: Evidence) -> Vram:
         spread=forecast.spread,
         ran=tuple(samples for samples, _ in forecast.ran),
         asks=() if forecast.runs else line.asks,
+        probed=forecast.chosen.sizes,
+        unlike=forecast.unlike,
         why=forecast.why,
         forecast=forecast,
     )
@@ -170,12 +176,16 @@ def is_too_much(need: Need | None, room: int) -> bool:
     return need is None or max(need.high, round(need.mid / (1 - _HEADROOM))) > room
 
 
+def sizes_around(own: int) -> tuple[int, ...]:
+    """Batches whose need is told, of a script with its own."""
+    return tuple(dict.fromkeys(size for times in _TIMES if (size := round(own * times)) > 1))
+
+
 def _by_batch(vram: Vram, own: int | None) -> dict[int, Need]:
     """Around the script's own size, up to eight times it and no more than has room."""
     if own is None:
         return {}
-    sizes = {round(own * times) for times in _TIMES} | set(vram.ran)
-    told = {size: vram_for(vram, size) for size in sorted(sizes) if size > 1}
+    told = {size: vram_for(vram, size) for size in sorted({*sizes_around(own), *vram.ran}) if size > 1}
     room = vram.free
     return {
         size: need for size, need in told.items() if need is not None and (room is None or need.mid <= room)

@@ -9,12 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from stoker.doctor import calibration, fits
+from stoker.doctor import calibration, fits, scale_links, scale_words
 from stoker.doctor.examination import Diagnosis, examine, examine_ranks, examine_record
 from stoker.doctor.fresh_sizes import Wish
 from stoker.doctor.notebook import as_script
 from stoker.doctor.plan_words import show_answers, show_calibration
 from stoker.doctor.report import check_place, markdown_of, write
+from stoker.doctor.scale import GPUS
+from stoker.doctor.scale_load import load_of, machine_of
 from stoker.doctor.words import show
 from stoker.doctor.world import ranks_to_start
 from stoker.errors import DiagnosisFailed, NotPermitted, UsageError
@@ -93,6 +95,37 @@ def tell_calibration(*, runs: Path | None = None, as_json: bool = False) -> None
         show_calibration(summaries, str(place), Console())
 
 
+def tell_scale(
+    words: list[str],
+    *,
+    links: list[str],
+    gpus: list[int],
+    runs: Path | None = None,
+    as_json: bool = False,
+    markdown: bool = False,
+) -> None:
+    """Print what many GPUs would be fed by, from the record of a run."""
+    if as_json and markdown:
+        raise UsageError("--json and --markdown both want stdout: give one of them")
+    if len(words) != 1:
+        raise UsageError(
+            f"--scale starts from one record, not from {' '.join(words) or 'nothing'}: record a run with "
+            "stoker run train.py, then stoker doctor latest --scale"
+        )
+    told = scale_links.parse(links)
+    record = Record.open(words[0], runs)
+    load = load_of(record, told)
+    known = scale_links.links_of(told, machine_of(record))
+    found = scale_words.scale_of(record.id, load, known, list(told), gpus or list(GPUS))
+    if as_json:
+        json.dump(found.to_json(), sys.stdout)
+        sys.stdout.write("\n")
+    elif markdown:
+        sys.stdout.write(scale_words.markdown_of(found))
+    else:
+        scale_words.show(found, Console())
+
+
 def _home(runs: Path | None) -> Path:
     """The `.stoker` in which scores are kept."""
     return (runs or default_root()).absolute().parent
@@ -116,7 +149,7 @@ def _wish(question: fits.Question | None) -> Wish:
 def _of(
     words: list[str], *, module: bool, runs: Path | None, budget: float, ranks: int, wish: Wish
 ) -> Diagnosis:
-    if not module and len(words) == 1 and _is_record(words[0], runs or default_root()):
+    if not module and len(words) == 1 and is_record(words[0], runs):
         return examine_record(Record.open(words[0], runs))
     if not module and words[0].endswith(".ipynb"):
         return _of_notebook(words, runs=runs, budget=budget, ranks=ranks, wish=wish)
@@ -140,5 +173,7 @@ def _of_notebook(words: list[str], *, runs: Path | None, budget: float, ranks: i
     return replace(found, command=tuple(words))
 
 
-def _is_record(word: str, root: Path) -> bool:
+def is_record(word: str, runs: Path | None) -> bool:
+    """Whether it names a run's record: a folder, an id, or the latest."""
+    root = runs or default_root()
     return word == "latest" or (Path(word) / "run.json").exists() or (root / word / "run.json").exists()

@@ -17,11 +17,13 @@ from stoker.doctor.device import (
     Sync,
     Trace,
 )
+from stoker.doctor.workspaces import Probed
 from stoker.scratch import Message
 
 Lines = Sequence[Mapping[str, Any]]
 # A card at rest lowers its clock; readings of that say nothing.
 _AT_WORK_PERCENT = 50
+UNPROBED = "convolutions alone"
 
 
 def read_device(
@@ -61,10 +63,20 @@ def read_fresh(messages: Sequence[Message]) -> tuple[Allocations, ...]:
             events=tuple(one["events"]),
             streams=dict(one["streams"]),
             peak=one["peak"],
+            probed=_probed(messages),
         )
         for one in _all(messages, "allocations")
         if one["peak"] is not None
     )
+
+
+def _probed(messages: Sequence[Message]) -> tuple[Probed, ...]:
+    """Calls that ran alone, by their words."""
+    found: dict[str, dict[int, tuple[int, ...]]] = {}
+    for told in _all(messages, "probed"):
+        for call, events in told["calls"]:
+            found.setdefault(call, {})[told["samples"]] = tuple(events)
+    return tuple(Probed(call=call, events=events) for call, events in found.items())
 
 
 def context_bytes(messages: Sequence[Message], others: Others | None) -> int | None:
@@ -78,7 +90,13 @@ def context_bytes(messages: Sequence[Message], others: Others | None) -> int | N
 def missing_of(messages: Sequence[Message]) -> dict[str, str]:
     """What could not be held, and why."""
     told = {message.kind: message.body for message in messages}
-    names = {"untraced": "trace", "unresized": "resize", "allocations": "allocations", "device": "context"}
+    names = {
+        "untraced": "trace",
+        "unresized": "resize",
+        "allocations": "allocations",
+        "device": "context",
+        "unprobed": UNPROBED,
+    }
     found = {name: told[kind].get("why") for kind, name in names.items() if kind in told}
     events = len(told.get("allocations", {}).get("events", ()))
     if events > MOST_EVENTS:

@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from stoker.doctor.allocations import Allocations
+from stoker.doctor.apart import drained, replayed
 from stoker.doctor.device import Allocator, Clocks, Copied, Others, Overflow, Sync, Trace
 from stoker.doctor.device_evidence import context_bytes, missing_of, read_device
 from stoker.doctor.ending import Ending
@@ -24,7 +25,7 @@ from stoker.doctor.padding import read_padding
 from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
-from stoker.doctor.steadiness import settled_step, since_startup, spread_of
+from stoker.doctor.steadiness import settled_step, spread_of
 from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
@@ -35,8 +36,6 @@ _NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "padding", "loaders")
 _MOST_STEPS = 100_000
 # Steps of which a slope or a stall can be told.
 _FEWEST = 16
-# Steps or batches of an experiment, for a mean of them.
-_LEAST_HELD = 4
 # Steps that stand out, for what holds them up to be one that comes again.
 _LEAST_STALLS = 3
 # Bytes a batch: less are those of the counters that were read beside it.
@@ -66,10 +65,10 @@ class Evidence:
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch,
     `epochs` those of the first epoch and of the later ones.
-    `foreign` are cores that other processes used meanwhile.
+    `foreign` are cores that other processes may have taken from it.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
-    `spread`, a share, by how much the mean step may be off, nine times in ten.
+    `spread`, a share, by how much the mean step may be off, nine times in ten; `compute_spread` of `compute`.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes,
     `fresh` the first steps of processes of their own: the loop's own size first.
     `growth` is what the last steps take of the first, waits apart, and `more_work` how much more goes in.
@@ -93,6 +92,7 @@ class Evidence:
     samples: float | None = None
     batches: float = 1.0
     compute: float | None = None
+    compute_spread: float | None = None
     loader: float | None = None
     loader_with: tuple[int, float] | None = None
     step_with: tuple[int, float, float | None] | None = None
@@ -280,6 +280,9 @@ def read(
     if process.get("on_gpu"):
         process["context_bytes"] = context_bytes(mine, on_device["others"])
     stalls, every = _stalls(steps)
+    compute, compute_spread = replayed(
+        all_steps, told.get("replay"), missing, workers=workers, filling=_filling(drawn, making)
+    )
     growth = _growth([step.seconds - (step.wait or 0.0) for step in steps])
     return Evidence(
         step=fmean(seconds),
@@ -291,8 +294,9 @@ def read(
         samples=samples,
         batches=per_step,
         settled=settled_step(steps, workers),
-        compute=_replayed(all_steps, told.get("replay"), workers, missing),
-        loader=_scaled(_drained(told.get("drain"), missing), per_step),
+        compute=compute,
+        compute_spread=compute_spread,
+        loader=_scaled(drained(told.get("drain"), missing), per_step),
         loader_with=more.get("loader_with"),
         step_with=more.get("step_with"),
         drawn=None if drawn is None else drawn[1],
@@ -309,7 +313,7 @@ def read(
         process=process,
         host=host,
         throttled=_throttled(resources),
-        cores=_cores(resources),
+        cores=cores_used(resources),
         foreign=foreign_cores(lines, began, ended),
         memory=read_memory(lines, told.get("drain", {}).get("sized") or ()),
         sizes=read_sizes(lines),
@@ -349,6 +353,14 @@ def _without_steps(
         **on_device,
         missing={"replay": "the script died before", "drain": "the script died before"},
     )
+
+
+def _filling(drawn: tuple[int, LoaderFacts] | None, making: Making) -> float:
+    """Seconds for which workers go on once nobody draws: each has so many batches to make."""
+    if drawn is None or not drawn[1].workers or not making.batches:
+        return 0.0
+    made = sum(making.spent.get(name, 0.0) for name in ("read", "transform", "collate", "queued"))
+    return (drawn[1].prefetch or 2) * made / making.batches
 
 
 def _batch_bytes(told: Mapping[str, Mapping[str, Any]]) -> int | None:
@@ -397,35 +409,6 @@ def _within(t: float, began: float | None, ended: float | None) -> bool:
     return (began is None or t >= began) and (ended is None or t <= ended)
 
 
-def _replayed(
-    steps: Iterable[Step],
-    told: Mapping[str, Any] | None,
-    workers: int,
-    missing: dict[str, str],
-) -> float | None:
-    """What a step took with held batches; those in which an epoch began are no measure of that."""
-    if told is None:
-        missing.setdefault("replay", "it was not held, or did not come to its end")
-        return None
-    held = [step for step in steps if told["began"] < step.t <= told["t"] + 1e-3][1:]
-    held = since_startup(held, workers) or [step for step in held if not step.startup]
-    if len(held) < _LEAST_HELD:
-        missing["replay"] = f"only {len(held)} steps could be timed"
-        return None
-    return fmean(step.seconds for step in held)
-
-
-def _drained(told: Mapping[str, Any] | None, missing: dict[str, str]) -> float | None:
-    """What a batch took with nobody computing."""
-    if told is None:
-        missing.setdefault("drain", "it was not held, or did not come to its end")
-        return None
-    if told["batches"] < _LEAST_HELD:
-        missing["drain"] = f"only {told['batches']} batches came after those that lay ready"
-        return None
-    return float(told["seconds"] / told["batches"])
-
-
 def _recompiled(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, float] | None:
     """Graphs compiled while the loop was observed, and the share of that time; None without torch.compile."""
     before, after = told.get("began", {}).get("compiled"), told.get("observed", {}).get("compiled")
@@ -464,7 +447,11 @@ def _more_work(sizes: Sequence[int]) -> float | None:
 
 
 def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:
-    """The share of time in steps whose `other` stands out, and how many steps lie from one to the next."""
+    """The share of time in steps whose `other` stands out, and how many steps lie from one to the next.
+
+    All that those steps and the ones after them take beyond others, waits apart: after a checkpoint of 100 MB
+    the caches are cold, and 16 ms of forward and backward came on top of the 130 that it was written in.
+    """
     if len(steps) < _FEWEST:
         return None, None
     others = [step.other for step in steps]
@@ -473,7 +460,9 @@ def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:
     found = [at for at, other in enumerate(others) if other - typical > 0.5 * whole]
     if len(found) < _LEAST_STALLS:
         return (0.0, None) if not found else (None, None)
-    lost = sum(others[at] - typical for at in found) / sum(step.seconds for step in steps)
+    busy = [step.seconds - (step.wait or 0.0) for step in steps]
+    touched = {at for stall in found for at in (stall, stall + 1) if at < len(steps)}
+    lost = sum(busy[at] - median(busy) for at in touched) / sum(step.seconds for step in steps)
     gaps = [b - a for a, b in pairwise(found)]
     return lost, round(median(gaps)) if gaps else None
 
@@ -488,7 +477,7 @@ def _throttled(resources: Sequence[Mapping[str, Any]]) -> float | None:
     return throttled / periods if periods else None
 
 
-def _cores(resources: Sequence[Mapping[str, Any]]) -> float | None:
+def cores_used(resources: Sequence[Mapping[str, Any]]) -> float | None:
     """Cores that the process and its workers had, in the mean."""
     if len(resources) < 2 or resources[-1]["t"] <= resources[0]["t"]:
         return None

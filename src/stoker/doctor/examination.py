@@ -32,6 +32,7 @@ from stoker.errors import DiagnosisFailed
 from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.watch import Record
+from stoker.watch.record import new_name
 
 _HOOK = "stoker.doctor.trial:prepare"
 _OF_DEVICE = (
@@ -139,7 +140,7 @@ def examine(
     """
     began = time.monotonic()
     host = _host()
-    name = time.strftime("%Y%m%d-%H%M%S")
+    name = new_name()
     folder.mkdir(parents=True, exist_ok=True)
     cards = look()
     tell("observing the loop, then with held batches, then its loader alone")
@@ -190,7 +191,7 @@ def examine_ranks(
     """The same for a script with several ranks: the experiments are held on all of them at once."""
     began = time.monotonic()
     host = _host()
-    name = time.strftime("%Y%m%d-%H%M%S")
+    name = new_name()
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"observing {ranks} ranks, then with held batches, then their loaders alone")
     hold = partial(_hold, command, folder, ranks=ranks)

@@ -2,10 +2,12 @@
 
 Best by runs of other sizes: their allocations are scaled and played through a model of torch's allocator
 (`allocations.py`, `segments.py`), and that is checked at a size that ran. Tensors that grow in a line, or in
-a square by three sizes, are then known to the byte; workspaces are not, since libraries choose kernels by the
-size, and which of two is chosen can move a peak by 15% (a 3D U-Net on an H200). So a size is played with its
-workspaces as lines and as those of each run, and all that comes out is the range. Of 32 sizes of three
-networks on an H200, each told from three others, 29 were in it; the 3 were smaller than all that had run.
+a square by three sizes, are then known to the byte. Workspaces are not, since libraries choose kernels by the
+size, and which of two is chosen can move a peak by 15% (a 3D U-Net on an H200). At some sizes they are known
+from convolutions that ran alone (`workspaces.py`): of that U-Net each of 7 sizes is then told to the byte
+from any two others. Elsewhere a size is played with its workspaces as lines and as those of each run, and all
+that comes out is the range. Of 32 sizes of three networks on an H200, each told so from three others, 29 were
+in it; the 3 were smaller than all that had run.
 
 Where allocations were not recorded, do not match, or the model does not reserve what torch did, a line
 through peaks is what is left (`peaks.py`).
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 from stoker.doctor.allocations import FAITHFUL, MOST_EVENTS, Allocations, at_size, bends, do_match
 from stoker.doctor.peaks import CLOSE, Line, Point, fit, off_by
+from stoker.doctor.workspaces import Workspaces
 
 # By how much a range is wider than what came out, and a line's where no size has checked it, as shares.
 _WIDER, _UNCHECKED = 0.02, 0.10
@@ -38,15 +41,19 @@ class Need(NamedTuple):
 class Forecast:
     """What predictions rest on: `runs` to play, or else `line`, both without the context.
 
+    `chosen` are workspaces of calls that ran alone, for sizes that did not run otherwise.
     `ran` are real peaks of processes of their own, in their first steps; `grown` is the loop's later peak, as
     so many times its first. `error` is by how much a size that ran was missed by what was told without it,
-    `spread` a share for the range, `bent` why tensors that grow faster than in a line are not sure.
+    `elsewhere` the same for sizes of which no call ran alone; `spread` a share for the range, `bent` why
+    tensors that grow faster than in a line are not sure.
     """
 
     line: Line
     runs: tuple[Allocations, ...] = ()
     ran: tuple[Point, ...] = ()
+    chosen: Workspaces = field(default_factory=Workspaces)
     error: float | None = None
+    elsewhere: float | None = None
     spread: float = _WIDER
     grown: float = 1.0
     bent: str | None = None
@@ -71,6 +78,11 @@ class Forecast:
             return "it was checked at no third size"
         return None if self.holds else f"a size that ran was missed by {self.error:.1%}"
 
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """What the runs and the calls that ran alone do not have in common, in words."""
+        return self.chosen.unlike({run.samples: run.parts.workspaces for run in self.runs})
+
     def at(self, samples: int) -> Need | None:
         """Bytes for a batch of so many samples; None without two sizes."""
         if samples not in self._told:
@@ -83,26 +95,40 @@ class Forecast:
             if known == samples:
                 return Need(peak, peak, peak)
         if self.runs:
-            return _played(self.runs, samples)
+            return self._play(samples)
         line = self.line
         if line.fixed is None or line.per_sample is None or line.ends is None:
             return None
         mid, off = line.fixed + line.per_sample * samples, off_by(line.ends, self.spread, samples)
         return Need(max(0, mid - off), mid, mid + off)
 
+    def _play(self, samples: int) -> Need | None:
+        need, off = _played(self.runs, samples, self.chosen), self.elsewhere
+        if need is None or off is None or samples in self.chosen.sizes:
+            return need
+        low, mid, high = need
+        return Need(min(low, round(mid * (1 - off))), mid, max(high, round(mid * (1 + off))))
+
 
 def foresee(resized: Sequence[Point], fresh: Sequence[Allocations], grown: float = 1.0) -> Forecast:
     """By peaks of sizes that followed each other in one process, and runs in processes of their own."""
     ran = tuple((run.samples, run.peak) for run in fresh)
     runs = _alike(fresh)
+    chosen = Workspaces(calls=tuple(call for run in fresh for call in run.probed))
     if len(runs) > 1:
-        missed, bent = [], _bent(runs)
+        bent = _bent(runs)
         # Two of three sizes see no square: leaving out the third would check another prediction.
-        for run in runs[1:-1] if bent is None or len(runs) > 3 else ():
-            told = _played([one for one in runs if one is not run], run.samples)
-            missed += [] if told is None else [abs(told.mid - run.peak) / run.peak]
-        error = max(missed, default=None)
-        return Forecast(line=fit(ran), runs=runs, ran=ran, error=error, grown=grown, bent=bent)
+        checks = runs[1:-1] if bent is None or len(runs) > 3 else ()
+        return Forecast(
+            line=fit(ran),
+            runs=runs,
+            ran=ran,
+            chosen=chosen,
+            error=_missed_by(runs, checks, chosen),
+            elsewhere=_missed_by(runs, checks, Workspaces()) if chosen.calls else None,
+            grown=grown,
+            bent=bent,
+        )
     line = fit(ran)
     if not line.holds and len(resized) > len(ran):
         line = fit(resized)
@@ -112,6 +138,17 @@ def foresee(resized: Sequence[Point], fresh: Sequence[Allocations], grown: float
     error = None if line.error is None else max([line.error, *misses])
     spread = max([_UNCHECKED if line.error is None else max(_WIDER, line.error), *misses])
     return Forecast(line=line, ran=ran, error=error, spread=spread, grown=grown)
+
+
+def _missed_by(
+    runs: Sequence[Allocations], checks: Sequence[Allocations], chosen: Workspaces
+) -> float | None:
+    """The most by which one that ran is missed by what the others tell of it, as a share."""
+    missed = []
+    for run in checks:
+        told = _played([one for one in runs if one is not run], run.samples, chosen)
+        missed += [] if told is None else [abs(told.mid - run.peak) / run.peak]
+    return max(missed, default=None)
 
 
 def _bent(runs: Sequence[Allocations]) -> str | None:
@@ -141,7 +178,7 @@ def _alike(fresh: Sequence[Allocations]) -> tuple[Allocations, ...]:
     return tuple(longest)
 
 
-def _played(runs: Sequence[Allocations], samples: int) -> Need | None:
+def _played(runs: Sequence[Allocations], samples: int, chosen: Workspaces) -> Need | None:
     """The middle one by the two runs around the size, or the two next to it; the range by any two of them.
 
     Of long runs not all: those by the nearest come first, and as many are played as there is time for.
@@ -152,16 +189,17 @@ def _played(runs: Sequence[Allocations], samples: int) -> Need | None:
     near = sorted(runs, key=lambda run: abs(run.samples - samples))
     nearest = runs[around], runs[around + 1]
     pairs = [nearest, *(pair for pair in combinations(near, 2) if not _is_same(pair, nearest))]
-    most = max(_LEAST_PLAYS, _MOST_PLAYED // max(1, *(len(run.events) for run in runs)))
+    plays = max(_LEAST_PLAYS, _MOST_PLAYED // max(1, *(len(run.events) for run in runs)))
     peaks = []
-    for one, other, like in [(*pair, like) for pair in pairs for like in (None, *pair)][:most]:
+    for one, other, like in [(*pair, like) for pair in pairs for like in (None, *pair)][:plays]:
         third = next((run for run in near if run is not one and run is not other), None)
-        play = at_size(one, other, samples, like, third)
+        play = at_size(one, other, samples, like, third, chosen)
         peaks += [] if play is None else [play.played]
     if not peaks:
         return None
     mid = round(median(peaks[:3]))
-    return Need(round(min(peaks) * (1 - _WIDER)), mid, round(max(peaks) * (1 + _WIDER)))
+    most = max(peaks) + chosen.lacking([run.samples for run in runs], samples)
+    return Need(round(min(peaks) * (1 - _WIDER)), mid, round(most * (1 + _WIDER)))
 
 
 def _is_same(one: tuple[Allocations, ...], other: tuple[Allocations, ...]) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.doctor.allocations import Allocations
-from stoker.doctor.device_evidence import read_fresh
+from stoker.doctor.budget import sizes_around
+from stoker.doctor.device_evidence import UNPROBED, missing_of, read_fresh
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.forecast import foresee
 from stoker.doctor.method import Stretch
@@ -72,13 +73,16 @@ def run_fresh_sizes(
     runs = list(found.fresh)
     stretches: list[Stretch] = []
     failed: list[str] = []
+    missing: dict[str, str] = {}
     for size in _in_turn(found, runs, wish):
         if left() < _MARGIN * each:
             failed.append(f"the budget was used up before a batch of {size} was run in a process of its own")
             break
         tell(f"the card's memory with batches of {size}")
         workers = (None if found.drawn is None else found.drawn.workers) or 0
-        result = hold(f"{name}-fresh{size}", replace(_FIRST_STEPS, batch=(size, workers)), left())
+        probe = () if any(run.probed for run in runs) else _to_probe(runs, size, wish)
+        parts = replace(_FIRST_STEPS, batch=(size, workers), probe=probe)
+        result = hold(f"{name}-fresh{size}", parts, left())
         stretch = Stretch(
             name=f"first steps with batches of {size}",
             seconds=result.seconds,
@@ -86,6 +90,7 @@ def run_fresh_sizes(
         )
         stretches.append(stretch)
         ran = read_fresh(result.messages)
+        missing |= {name: why for name, why in missing_of(result.messages).items() if name == UNPROBED}
         if [run.samples for run in ran] != [size]:
             words = f"it made batches of {ran[0].samples}" if ran else f"{result.outcome}, {result.reason}"
             failed.append(f"with batches of {size}: {words}")
@@ -93,7 +98,16 @@ def run_fresh_sizes(
                 break  # it makes batches of its own, whatever is put over its loaders
             continue
         runs += ran
-    return _with(found, runs, "; ".join(failed) or None), tuple(stretches)
+    if failed:
+        missing["sizes in processes of their own"] = "; ".join(failed)
+    return replace(found, fresh=tuple(runs), missing={**found.missing, **missing}), tuple(stretches)
+
+
+def _to_probe(runs: Sequence[Allocations], size: int, wish: Wish) -> tuple[int, ...]:
+    """Samples with which convolutions are run alone: those of runs first, which show whether that tells."""
+    asked = () if wish.batch is None or wish.batch < 2 else (wish.batch,)
+    ran = (*(run.samples for run in runs), size)
+    return tuple(dict.fromkeys((*ran, *sorted((*asked, *sizes_around(runs[0].samples))))))
 
 
 def _in_turn(found: Evidence, runs: Sequence[Allocations], wish: Wish) -> Iterator[int]:
@@ -123,8 +137,3 @@ def _room(found: Evidence) -> int | None:
         return None
     allowed = None if found.overflow is None else found.overflow.allowed
     return min(others.total - (others.bytes or 0), allowed or others.total)
-
-
-def _with(found: Evidence, runs: Sequence[Allocations], why: str | None) -> Evidence:
-    missing = found.missing if why is None else {**found.missing, "sizes in processes of their own": why}
-    return replace(found, fresh=tuple(runs), missing=missing)

@@ -114,7 +114,7 @@ def predict(
     known = errors or {}
     wrong = max(known.get(change.change, untried(change.change)) for change in changes)
     half, rate = (
-        hypot(_spread(run, changes), wrong, _UNTRIED_DOUBLING * _doublings(run, changes)),
+        hypot(_spread(run, changes, limit), wrong, _UNTRIED_DOUBLING * _doublings(run, changes)),
         1 / seconds,
     )
     return Prediction(
@@ -135,11 +135,13 @@ def _is_of_the_loop(run: Evidence, change: Change) -> bool:
     return not tried and change.change not in _OF_THE_INPUT and change.value is None
 
 
-def _spread(run: Evidence, changes: Sequence[Change]) -> float:
-    """How much that varied which the prediction rests on."""
+def _spread(run: Evidence, changes: Sequence[Change], limit: str) -> float:
+    """How much that varied which the prediction rests on: the loop as it is, or a part of it alone."""
     tried = run.step_with
     if tried is not None and any(one.change == "num_workers" and one.value == tried[0] for one in changes):
         return tried[2] or 0.0
+    if limit == "compute" and any(one.change in _NO_LOADER for one in changes):
+        return run.compute_spread or 0.0
     return run.spread or 0.0
 
 

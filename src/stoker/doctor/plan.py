@@ -142,7 +142,7 @@ def draw_up(
     if (run.foreign or 0.0) > FEW:
         notes = (
             *notes,
-            f"other processes used {run.foreign:.1f} cores meanwhile: rates are of a busy machine",
+            f"other processes took up to {run.foreign:.1f} cores from it: rates are of a busy machine",
         )
     epoch_steps = run.drawn.length / run.batches if run.drawn is not None and run.drawn.length else None
     trained = isfinite(run.step)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 from stoker.watch import Step
 
@@ -21,11 +21,25 @@ def spread_of(seconds: Sequence[float]) -> float | None:
 
 def doubt_of(seconds: Sequence[float]) -> float | None:
     """By how many seconds that may be, by how stretches of the steps differ."""
+    means = _means(seconds)
+    return None if means is None else _NINE_IN_TEN * stdev(means) / sqrt(len(means))
+
+
+def by_stretches(seconds: Sequence[float]) -> float:
+    """A step's time as rates are told, by the median over stretches: one that was disturbed is none of it.
+
+    Of a few steps their mean.
+    """
+    means = _means(seconds)
+    return fmean(seconds) if means is None else median(means)
+
+
+def _means(seconds: Sequence[float]) -> list[float] | None:
+    """Of stretches of the steps, one after the other; None of a few of them."""
     part = len(seconds) // _STRETCHES
     if part < 2:
         return None
-    means = [fmean(seconds[at : at + part]) for at in range(0, part * _STRETCHES, part)]
-    return _NINE_IN_TEN * stdev(means) / sqrt(len(means))
+    return [fmean(seconds[at : at + part]) for at in range(0, part * _STRETCHES, part)]
 
 
 def settled_step(steps: Iterable[Step], workers: int) -> float | None:

@@ -30,6 +30,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from stoker.doctor import overrides
 from stoker.doctor.deaths import tell_of_deaths, telling
 from stoker.doctor.experiments.condition import Conditions
+from stoker.doctor.experiments.convolutions import Convolutions
 from stoker.doctor.experiments.generators import Generators
 from stoker.doctor.experiments.history import History
 from stoker.doctor.experiments.indices import Handed
@@ -61,8 +62,8 @@ class Parts:
     """How long each part lasts: so many steps and so many seconds, but no longer than the most of them.
 
     A part of no steps (a drain of no seconds) is left out. `device`: on a GPU, what is asked of one follows,
-    or other sizes alone; `peak_alone`: nothing follows the first steps. `batch` are samples to put over those
-    of loaders with so many workers.
+    or other sizes alone; `peak_alone`: nothing follows the first steps, but convolutions that are run alone
+    with `probe` samples. `batch` are samples to put over those of loaders with so many workers.
     `workers` are put in the place of those that the loader has, `instead_of` so many (None: of any).
     """
 
@@ -71,7 +72,7 @@ class Parts:
     observe_seconds: float = 6.0
     observe_most: float = 14.0
     replay_steps: int = 24
-    replay_seconds: float = 1.5
+    replay_seconds: float = 2.5
     replay_most: float = 6.0
     drain_seconds: float = 2.0
     drain_most: float = 6.0
@@ -84,6 +85,7 @@ class Parts:
     device: bool = False
     sizes_alone: bool = False
     peak_alone: bool = False
+    probe: tuple[int, ...] = ()
     batch: tuple[int, int] | None = None
 
 
@@ -113,7 +115,9 @@ def prepare(child: Child, argument: dict[str, Any]) -> None:
         begin(child, session, parts, argument)
     else:
         follow(child, argument)
-        Trial(child, session, parts, Emptied(), History() if parts.device or parts.peak_alone else None)
+        history = History() if parts.device or parts.peak_alone else None
+        probe = Convolutions(parts.probe) if parts.probe else None
+        Trial(child, session, parts, Emptied(), history, probe)
 
 
 class Trial:
@@ -126,9 +130,10 @@ class Trial:
         parts: Parts,
         emptied: Emptied | None = None,
         history: History | None = None,
+        probe: Convolutions | None = None,
     ) -> None:
         self._child, self._session, self._parts = child, session, parts
-        self._emptied, self._history = emptied, history
+        self._emptied, self._history, self._probe = emptied, history, probe
         self._held = Held()
         self._work = Work()
         self._sharing = Sharing()
@@ -203,6 +208,8 @@ class Trial:
         if self._late is not None and (held := self._late.held) is not None:
             self._count_handed(iterator)
             return held.next()
+        if self._handed and self._is_at_length(iterator):
+            raise StopIteration
         batch = self._draw(iterator)
         if self._part == "hold":
             self._held.keep(batch)
@@ -222,6 +229,8 @@ class Trial:
             self._draws += sum(self._trains(loader) for loader in self._since)
             self._by_several += len(set(self._since)) > 1
             self._since.clear()
+        if self._probe is not None and self._steps == 1 and _compiled() is None:
+            self._probe.note()
         if self._part == "observe":
             self._sharing.stepped(_pids(self._iterator))
             if _compiled() is None:  # which would be compiled anew for a hook
@@ -319,6 +328,8 @@ class Trial:
             else:
                 self._history.stop()
         if self._parts.peak_alone:
+            if self._probe is not None and device is not None and self._samples:
+                self._probe.tell(self._child.report, self._samples, device.index)
             self._finish()
 
     def _tell_device(self) -> None:
@@ -378,13 +389,15 @@ class Trial:
 
     def _count_handed(self, iterator: Any) -> None:
         """One batch of the epoch goes to a held one in its place; at the loader's length the epoch ends."""
-        try:
-            length = len(iterator)
-        except TypeError:  # an iterable dataset without a length
-            return
-        if iterator._num_yielded + self._handed >= length:
+        if self._is_at_length(iterator):
             raise StopIteration
         self._handed += 1
+
+    def _is_at_length(self, iterator: Any) -> bool:
+        try:
+            return bool(iterator._num_yielded + self._handed >= len(iterator))
+        except TypeError:  # an iterable dataset without a length
+            return False
 
     def _drain(self, iterator: Any) -> Any:
         """Draw without training; the last batch goes to the loop.

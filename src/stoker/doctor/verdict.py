@@ -145,13 +145,19 @@ def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -
 def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, ...]]:
     if not isfinite(run.step):
         why = "nothing is known of its end" if run.ending is None else run.ending.why
-        return UNKNOWN, None, 0.0, (f"the script died before a step could be observed: {why}",)
+        died = f"the script died before a step could be observed: {why}"
+        return (
+            UNKNOWN,
+            None,
+            0.0,
+            (died, "to measure next: the script as it stands, to the line that ends it"),
+        )
     if run.lost >= ALARM:
         return (
             UNKNOWN,
             run.lost,
             0.0,
-            ("the loop waits for data, and nothing that was measured says why",),
+            ("the loop waits for data, and nothing that was measured says why", _to_measure_next(run)),
         )
     waiting = f"waiting for data is {run.lost:.0%} of the step"
     if run.trace is not None and run.trace.busy_share >= _BUSY:
@@ -165,3 +171,17 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
     if usable and run.saturates(usable):
         return COMPUTE_BOUND, 0.0, 0.8, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
     return HEALTHY, 0.0, 0.8 if run.compute is not None else 0.6, (waiting,)
+
+
+def _to_measure_next(run: Evidence) -> str:
+    """What could not be measured comes first; where all was, what no experiment looks into."""
+    if run.missing:
+        return "to measure next: " + "; ".join(f"{name} ({why})" for name, why in run.missing.items())
+    if run.make is None:
+        return "to measure next: a profile of what makes the batches, which is no DataLoader's dataset"
+    parts = {name: run.part_of_making(name) for name in ("read", "transform", "collate", "queued")}
+    most = max(parts, key=lambda name: parts[name])
+    return (
+        f"to measure next: a profile of a worker, of whose time {parts[most]:.0%} is {most} (py-spy record "
+        f"--pid, or cProfile around the dataset's own code)"
+    )

@@ -45,6 +45,9 @@ class ProcessCounters:
         self.pid = pid
         self._proc = proc / str(pid)
         self._files = {name: KeptFile(self._proc / name) for name in _PROCESS_FILES}
+        # By thread, nanoseconds in the run queue so far; and of all, those that have ended too.
+        self._queued: dict[str, int] = {}
+        self._queued_all = 0
 
     def read(self) -> dict[str, object] | None:
         """Return the counters; `None` once the process has ended."""
@@ -66,7 +69,28 @@ class ProcessCounters:
             "switches_voluntary": status["voluntary_ctxt_switches"],
             "switches_forced": status["nonvoluntary_ctxt_switches"],
             "cores_allowed": parse_mask(text),
+            "queued_s": self._read_queued(),
         }
+
+    def _read_queued(self) -> float | None:
+        """Seconds that its threads have stood in the run queue since it was first read, all together.
+
+        None where the kernel does not tell, or the process has ended meanwhile.
+        """
+        try:
+            threads = [one.name for one in (self._proc / "task").iterdir()]
+        except OSError:
+            return None
+        now: dict[str, int] = {}
+        for thread in threads:
+            words = (cgroup.read_text(self._proc / "task" / thread / "schedstat") or "").split()
+            if len(words) == 3:
+                now[thread] = int(words[1])
+        if not now:
+            return None
+        self._queued_all += sum(max(0, waited - self._queued.get(one, 0)) for one, waited in now.items())
+        self._queued = now
+        return self._queued_all / 1e9
 
     def read_sizes(self) -> dict[str, int | None]:
         """Return the proportional memory, the unique, and what of that was written to.

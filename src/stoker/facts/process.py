@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from stoker.facts.secrets import hide_secrets, printable
 from stoker.facts.values import StrayKind
 
 # Programs that adopt the children of the dead. PID 1 may be any program in a container, so it is
@@ -38,8 +39,13 @@ class Seen:
 
     @property
     def command(self) -> str | None:
-        """Return the command line as a shell would take it, or the bare name where it is hidden."""
-        return shlex.join(self.arguments) if self.arguments else self.name
+        """Return the command line as a shell would take it, secrets hidden, or the bare name of the program.
+
+        It is shown to others than who typed it, and kept in records.
+        """
+        if self.arguments:
+            return printable(shlex.join(hide_secrets(self.arguments)))
+        return None if self.name is None else printable(self.name)
 
     @property
     def is_python(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from stoker.facts import framework, gpu, host, notebooks, nvml, process, storage
 from stoker.facts.nvml import GpuSource
 from stoker.facts.process import Seen
+from stoker.facts.secrets import printable
 from stoker.facts.values import Facts, Gpu, Holder, Notebook, Process, Stray, StrayKind, Warned
 
 SCHEMA = 1
@@ -81,7 +82,12 @@ def _name_notebooks(card: Gpu, kernels: list[Notebook], by_pid: dict[int, Seen])
         if kernel is None:
             holders.append(holder)
             continue
-        named = replace(holder, notebook=kernel.path, notebook_state=kernel.state, idle_s=kernel.idle_s)
+        named = replace(
+            holder,
+            notebook=None if kernel.path is None else printable(kernel.path),
+            notebook_state=kernel.state,
+            idle_s=kernel.idle_s,
+        )
         holders.append(
             replace(named, parent_alive=kernel.parent_alive) if kernel.pid == holder.pid else named
         )

@@ -6,10 +6,12 @@ with scratch.start(plan) as running:
 print(running.result().outcome)
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -173,14 +175,18 @@ def _sweep() -> None:
     """Remove the folders of runs whose caller and supervisor were both killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            lock = os.open(folder / _LOCK, os.O_RDWR)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                continue  # others may put anything there, links too
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:
-            # Being made at this moment, or by one that was killed just then.
-            if time.time() - folder.stat().st_mtime > _YOUNG_S:
-                shutil.rmtree(folder, ignore_errors=True)
+            # Being made at this moment, or by one that was killed just then; or gone meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - folder.lstat().st_mtime > _YOUNG_S:
+                    shutil.rmtree(folder, ignore_errors=True)
             continue
         except OSError:
-            continue  # another user's
+            continue  # no lock of ours
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -215,9 +215,12 @@ class Supervisor:
         if limits.seconds is not None and now - self._began > limits.seconds:
             return None, limits.seconds
         heard = {rank: at for rank, at in self._heard.items() if rank not in self._over}
-        if limits.idle_seconds is not None and heard and now - min(heard.values()) > limits.idle_seconds:
-            made = {rank: self._made.get(rank) for rank in heard}
-            return ("idle", ranks.no_progress(limits.idle_seconds, made)), None
+        made = {rank: self._made.get(rank) for rank in heard}
+        for rank, at in heard.items():
+            starts = made[rank] is None and limits.start_seconds is not None
+            allowed = limits.start_seconds if starts else limits.idle_seconds
+            if allowed is not None and now - at > allowed:
+                return ("idle", ranks.no_progress(allowed, made)), None
         return None
 
     @property

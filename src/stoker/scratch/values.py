@@ -21,15 +21,17 @@ class Limits:
     """How far the script may go. `None` is no limit.
 
     `steps` is kept inside the script's process by `child.progress`, so it is exact. `idle_seconds` is
-    time without a message from the hook, from the script's first line on.
+    time without a message from the hook, from the script's first line on; `start_seconds` the same until its
+    first step, before which data is loaded and models are compiled: as `idle_seconds` where it is None.
     """
 
     seconds: float | None = None
     idle_seconds: float | None = None
+    start_seconds: float | None = None
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "idle_seconds", "steps"):
+        for name in ("seconds", "idle_seconds", "start_seconds", "steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from stoker.errors import CheckpointBroken, TrainingFailed
-from stoker.feed.whole_file import PART, whole_file
+from stoker.feed.whole_file import PART
+from stoker.train.folder import write_json
 
 SCHEMA = 1
 _NAME = re.compile(r"step-(\d{9,})(?:\.(\d+))?")
@@ -91,8 +92,7 @@ class Checkpoints:
     def mark_best(self, name: str, *, step: int, metric: str, value: float) -> None:
         """Say which one is the best so far."""
         told = {"schema": SCHEMA, "checkpoint": name, "step": step, "metric": metric, "value": value}
-        with whole_file(self._folder / "best.json") as out:
-            out.write(json.dumps(told, indent=1).encode())
+        write_json(self._folder / "best.json", told)
 
     def put_aside(self, name: str) -> Path:
         """Take a broken one out of the row; it stays there to be looked at, under another name."""

@@ -28,7 +28,8 @@ def go(
     made = load(workload.config, config, settings)
     folder = out or Path("runs") / workload.name
     if show_config:
-        sys.stdout.write(json.dumps(to_values(made), indent=1) + "\n")
+        # A task's own: it may settle some of them by others.
+        sys.stdout.write(json.dumps(to_values(workload.task(made).config), indent=1) + "\n")
         return 0
     if compare:
         if workload.compare is None:

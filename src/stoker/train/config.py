@@ -37,7 +37,10 @@ class OptimizerConfig:
         check(self, "lr", self.lr > 0, "above 0")
         check(self, "weight_decay", self.weight_decay >= 0, "0 or more")
         check(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
+        check(self, "eps", self.eps > 0, "above 0")
         check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
+        if self.nesterov and not self.momentum:
+            raise UsageError("nesterov without momentum: give a momentum above 0, or leave nesterov out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +160,6 @@ class TrainConfig:
             raise UsageError(
                 "precision fp16 with clip and optimizer.fused: a fused optimizer unscales gradients inside "
                 "its step, too late to clip them; leave out one of the three"
-            )
-        if self.batch_size % self.devices:
-            raise UsageError(
-                f"batch_size is {self.batch_size} over {self.devices} devices: it must divide by their number"
             )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from stoker.errors import MissingExtra, UsageError, WrongSetting
+from stoker.feed.sources.sql import hide_password
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def to_values(config: Any) -> dict[str, Any]:
-    """A config as plain values, as JSON has them."""
+    """A config as plain values, as JSON has them; a password in a URL is for nobody's files."""
     found = {}
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
@@ -50,6 +51,8 @@ def to_values(config: Any) -> dict[str, Any]:
             value = list(value)
         elif isinstance(value, Path):
             value = str(value)
+        elif isinstance(value, str):
+            value = hide_password(value)
         found[entry.name] = value
     return found
 
@@ -69,9 +72,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = 
 def read_file(path: Path) -> dict[str, Any]:
     """The values in a .yaml, .yml or .toml file."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the config {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8: {error}") from error
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text)
@@ -177,13 +182,8 @@ def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
         return value
     if origin is tuple:
         return _sequence(get_args(kind), value, path)
-    # YAML takes 1e-3 for text: it wants 1.0e-3.
-    if kind is float and _is(value, (int, float, str)):
-        try:
-            if math.isfinite(number := float(value)):
-                return number
-        except (ValueError, OverflowError):
-            pass  # told below
+    if kind is float:
+        return _number(value, path)
     if kind is Path and isinstance(value, str):
         return Path(value).expanduser()
     if kind is str and _is(value, (int, float)):
@@ -192,6 +192,19 @@ def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
     if kind in (int, str, bool) and _is(value, kind) and not (kind is int and abs(value) >= 1 << 63):
         return value
     raise WrongSetting(f"{_told(path, value)}: it must be {_NAMES.get(kind, kind)}", path=path)
+
+
+def _number(value: Any, path: tuple[str, ...]) -> float:
+    found = math.nan
+    # YAML takes 1e-3 for text: it wants 1.0e-3.
+    if _is(value, (int, float, str)):
+        try:
+            found = float(value)
+        except (ValueError, OverflowError):
+            pass  # told below, as what is not finite is
+    if not math.isfinite(found):
+        raise WrongSetting(f"{_told(path, value)}: it must be a number", path=path)
+    return found
 
 
 def _is(value: Any, kinds: Any) -> bool:
@@ -239,7 +252,6 @@ def _told(path: tuple[str, ...], value: Any) -> str:
 _SHOWN = 200
 _NAMES: dict[Any, str] = {
     int: "a whole number",
-    float: "a number",
     str: "text",
     bool: "true or false",
     Path: "a path",

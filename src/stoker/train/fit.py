@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stoker.errors import CheckpointBroken, UsageError
+from stoker.errors import CheckpointBroken, TrainingFailed, UsageError
 from stoker.train import folder, preflight, rng
 from stoker.train.checkpoint import Checkpoints, Found
 from stoker.train.config import TrainConfig
@@ -90,6 +90,9 @@ def fit(
         _make_ready(parts, resumed)
         rng.write(drawn, fabric.device)
         ended = loop.run(journal)
+        if loop.best is not None and ended != "stopped":
+            best, place = loop.best, out / folder.CHECKPOINTS / loop.best.checkpoint
+            parts.tell(f"done: the best {best.metric} is {best.value:.5g}, at step {best.step} ({place})")
         pictures = _draw(parts, loop, out) if config.picture and ended != "stopped" else []
         fitted = Fitted(
             ended=ended,
@@ -289,18 +292,26 @@ def _draw(parts: Parts, loop: Loop, out: Path) -> list[Path]:
     """What the best weights make of the data."""
     if parts.meeting.rank != 0:
         return []
+    shown: Mapping[str, torch.Tensor] = {} if parts.ema is None else parts.ema.state()
     if loop.best is not None:
         try:
             best = parts.checkpoints.read(loop.best.checkpoint)
         except CheckpointBroken as error:
             parts.tell(f"warning: pictured are the last weights, not the best: {error}")
         else:
-            parts.module.load_state_dict({**best.model, **(best.mean or {})})
+            shown = {**best.model, **(best.mean or {})}
+    parts.module.load_state_dict({**parts.module.state_dict(), **shown})
     parts.model.eval()
-    with torch.no_grad():
-        pictures = parts.task.picture(parts.model, parts.feeds, out)
+    try:
+        with torch.no_grad():
+            pictures = parts.task.picture(parts.model, parts.feeds, out)
+    except OSError as error:
+        raise TrainingFailed(
+            f"the training is done and kept, and what it learnt cannot be drawn: {error}. The same command "
+            "draws it again, or ends without it by train.picture=false"
+        ) from error
     for path in pictures:
-        parts.tell(f"picture: {path}")
+        parts.tell(f"see {path}")
     return pictures
 
 

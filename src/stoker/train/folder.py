@@ -2,12 +2,13 @@
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from stoker.errors import NotPermitted, UsageError
+from stoker.errors import NotPermitted, TrainingFailed, UsageError
 from stoker.feed.whole_file import whole_file
 
 if sys.platform != "win32":
@@ -25,6 +26,19 @@ _OF_A_RUN = (
     "wandb.id",
     "mlflow.id",
 )
+# Locks that this process holds.
+_HELD: set[IO[str]] = set()
+
+
+def _leave_to_parent() -> None:
+    """A forked reader shares the parent's locks: it would hold a folder on after the parent was killed."""
+    for lock in _HELD:
+        lock.close()
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextlib.contextmanager
@@ -45,7 +59,11 @@ def taken(folder: Path) -> Iterator[None]:
                 raise UsageError(
                     f"another process trains into {folder}: wait for it, or choose another folder with --out"
                 ) from error
-        yield
+        _HELD.add(lock)
+        try:
+            yield
+        finally:
+            _HELD.discard(lock)
 
 
 def put_aside(folder: Path) -> Path | None:
@@ -76,5 +94,11 @@ def _pictures(folder: Path) -> list[Path]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """A file of JSON that appears whole or not at all."""
-    with whole_file(path) as out:
-        out.write(json.dumps(values, indent=1).encode())
+    try:
+        with whole_file(path) as out:
+            out.write(json.dumps(values, indent=1).encode())
+    except OSError as error:
+        raise TrainingFailed(
+            f"cannot write {path}: {error}. Make room there; the same command goes on from the last "
+            "checkpoint"
+        ) from error

@@ -80,8 +80,9 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtra("tensorboard", "train", "The logger tensorboard") from error
-        # Points after the step that is gone on from are hidden by TensorBoard.
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1 if after else None)
+        # Points after the step that is gone on from are hidden by TensorBoard; before the first checkpoint
+        # that is all of them.
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Scalars by name."""

@@ -31,6 +31,10 @@ from stoker.train.validation import validate
 
 Ended = Literal["done", "early", "stopped"]
 _NOTHING = {"samples": 0.0}
+_SOFTER = (
+    "go on from the last checkpoint with a lower train.optimizer.lr, with train.clip=1.0 or with precision "
+    "bf16 or fp32"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +217,16 @@ class Loop:
         losses = self._window.read(self._parts.meeting)
         for name, value in losses.items():
             if not math.isfinite(value):
-                raise TrainingFailed(
-                    f"{name} is {value} in the steps up to {self.step}: go on from the last checkpoint with "
-                    "a lower train.optimizer.lr, with train.clip=1.0 or with precision bf16 or fp32"
-                )
+                raise TrainingFailed(f"{name} is {value} in the steps up to {self.step}: {_SOFTER}")
         return losses
+
+    def _check_weights(self) -> None:
+        """An update may break weights whose loss was a number still; nothing can go on from such."""
+        named = [(name, weight) for name, weight in self._parts.module.named_parameters() if weight.numel()]
+        whole = torch.stack([weight.detach().isfinite().all() for _, weight in named]).tolist()
+        if not all(whole):
+            name = named[whole.index(False)][0]
+            raise TrainingFailed(f"{name} is not finite after step {self.step}: {_SOFTER}")
 
     # --- the end of an epoch ----------------------------------------------------------------------
 
@@ -289,6 +298,7 @@ class Loop:
     def _save(self, *, best: bool = False) -> None:
         parts = self._parts
         self._read_window()  # what is not finite is not saved
+        self._check_weights()
         drawn = parts.meeting.gather(rng.read(self._device).to_state())
         sums = {
             "epoch": self._epoch_means.state(parts.meeting),
@@ -327,6 +337,7 @@ class Loop:
                 "closed": self._closed,
                 "lowered_to": parts.stepper.lowered_to,
                 "mean_updates": None if parts.ema is None else parts.ema.updates,
+                "task": parts.task.name,
                 "settings": parts.settings,
             },
         )
@@ -334,6 +345,11 @@ class Loop:
     def restore(self, kept: Checkpoint) -> None:
         """Stand where a checkpoint was made."""
         parts, plain, tensors = self._parts, kept.plain, kept.tensors
+        if plain["task"] != parts.task.name:
+            raise UsageError(
+                f"the checkpoint is of {plain['task']}, and not of {parts.task.name}: choose another folder "
+                "with --out, or begin anew with --fresh"
+            )
         self._check_settings(plain["settings"])
         try:
             parts.module.load_state_dict(dict(kept.model))
@@ -359,8 +375,12 @@ class Loop:
         self.step, self._closed, self._stale = plain["step"], plain["closed"], plain["stale"]
         self.metrics = dict(plain["metrics"])
         self.best = None if plain["best"] is None else Best(**plain["best"])
-        if plain["lowered_to"] is not None:
-            parts.stepper.lower(plain["lowered_to"])
+        lowered = plain["lowered_to"]
+        if lowered is not None and plain["settings"]["train"]["micro_batch"] == self._config.micro_batch:
+            parts.stepper.lower(lowered)
+            self._say(
+                f"micro-batches of {lowered}, as memory allowed before (train.micro_batch changes that)"
+            )
         drawn = tensors["drawn"]
         if parts.meeting.rank < len(drawn):
             rng.write(rng.Drawn.from_state(drawn[parts.meeting.rank]), self._device)

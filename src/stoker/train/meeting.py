@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 # time, since all at once would be a second copy of them on a card that may be full.
 _PIECE_BYTES = 32 * 2**20
 _UNDER_WAY = 4
+# Rank 0 may predict whole volumes or save to a slow disk while the others wait: torch's own half an hour
+# would end them. A rank that died is known at once, by its closed connection.
+_PATIENCE = timedelta(days=2)
 
 
 class Meeting:
@@ -21,7 +25,7 @@ class Meeting:
         there = dist.is_available() and dist.is_initialized()
         self.size = dist.get_world_size() if there else 1
         self.rank = dist.get_rank() if there else 0
-        self._group: Any = dist.new_group(backend="gloo") if self.size > 1 else None
+        self._group: Any = dist.new_group(backend="gloo", timeout=_PATIENCE) if self.size > 1 else None
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """For each flag, whether some rank has set it."""

@@ -1,11 +1,15 @@
 """A wish to stop, told by a signal: the step ends, the state is saved, and then the training does."""
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any
 
 _ASKING = (signal.SIGTERM, signal.SIGINT)
+# To a person at a terminal, who sees nothing else while data are made or a long step ends.
+_HEARD = b"Ctrl-C: heard; it ends after this step, and saves. Once more ends it at once\n"
+_STDERR = 2
 
 
 class StopSignal:
@@ -38,4 +42,6 @@ class StopSignal:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.heard is not None:
             raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            os.write(_STDERR, _HEARD)  # not by sys.stderr: it may be amid a line, and cannot be entered twice
         self.heard = signal.Signals(number).name

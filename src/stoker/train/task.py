@@ -132,7 +132,11 @@ class Task(ABC, Generic[C]):
         return cut_samples(batch, start, stop)
 
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
-        """Draw what was learnt, at the end, on rank 0; the files that were written."""
+        """Draw what was learnt, at the end, on rank 0; the files that were written.
+
+        Called without gradients and in eval mode, with the best weights there were. Other ranks wait for it,
+        and take no part: a torchmetric here needs `sync_on_compute=False`.
+        """
         return []
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,9 +11,26 @@ from stoker.changes import Kind
 from stoker.errors import NotPermitted, UsageError
 from stoker.tune import page, settings_file
 from stoker.tune.finding import DEFAULT_BUDGET, Found, begin, find
-from stoker.tune.words import show, show_plan
+from stoker.tune.search import Finds
+from stoker.tune.words import plan_as_json, show, show_plan
 from stoker.tune.workers import find_workers
 from stoker.watch.record import default_root
+
+# What is read with each finder; without one, all but what is a sweep's.
+_READ = {
+    "--workers": ("--dry-run",),
+    "--micro-batch": ("--allow",),
+    "--lr": ("--lr-range", "--lr-steps"),
+    "": ("--strict", "--allow", "--out", "--resume", "--dry-run"),
+}
+
+
+def refuse_unread(finder: str, given: Mapping[str, object]) -> None:
+    """Refuse options that are given beside a finder, or without one, and would do nothing there."""
+    if unread := [name for name, value in given.items() if value and name not in _READ[finder]]:
+        beside = f"beside {finder}" if finder else "without --lr"
+        read = ", ".join(_READ[finder])
+        raise UsageError(f"{', '.join(unread)} {beside} would do nothing: leave it out. What is read: {read}")
 
 
 def tune(
@@ -23,7 +40,7 @@ def tune(
     budget: float = DEFAULT_BUDGET,
     strict: bool = False,
     allow: Sequence[str] = (),
-    out: Path = Path("stoker.toml"),
+    out: Path | None = None,
     resume: Path | None = None,
     dry_run: bool = False,
     ranks: int = 1,
@@ -32,23 +49,19 @@ def tune(
     """Find settings for a script, write them, and print what was tried."""
     if not words:
         raise UsageError("nothing to tune: give a script (stoker tune train.py)")
-    kinds = _kinds(strict, allow)
+    kinds = kinds_of(strict, allow)
     command = ["-m", *words] if module else words
+    if dry_run:
+        _plan(command, budget=budget, kinds=kinds, finds="all", ranks=ranks, as_json=as_json)
+        return
+    settings = Path("stoker.toml") if out is None else out
+    settings_file.check(settings)  # before the search: what it finds is to have a place
     home = default_root().absolute().parent
-    console = Console(stderr=as_json)
     with Console(stderr=True).status("diagnosing the script as it is") as status:
-        if dry_run:
-            told, search = begin(
-                command, home=home, budget=budget, kinds=kinds, ranks=ranks, tell=status.update
-            )
-            show_plan(search, told, console)
-            return
         found = find(
             command, home=home, budget=budget, kinds=kinds, resume=resume, ranks=ranks, tell=status.update
         )
-    if found.tuned.settings:
-        settings_file.write(out, found.tuned, " ".join(command), found.folder, ranks)
-    _tell(found, out if found.tuned.settings else None, as_json)
+    _tell(found, settings if found.tuned.settings else None, as_json)
 
 
 def tune_workers(
@@ -56,6 +69,7 @@ def tune_workers(
     *,
     module: bool = False,
     budget: float = DEFAULT_BUDGET,
+    dry_run: bool = False,
     ranks: int = 1,
     as_json: bool = False,
 ) -> None:
@@ -63,14 +77,36 @@ def tune_workers(
     if not words:
         raise UsageError("nothing to tune: give a script (stoker tune --workers train.py)")
     command = ["-m", *words] if module else words
+    if dry_run:
+        kinds = kinds_of(strict=False, allow=())
+        _plan(command, budget=budget, kinds=kinds, finds="workers", ranks=ranks, as_json=as_json)
+        return
     with Console(stderr=True).status("diagnosing the script as it is") as status:
         found = find_workers(command, budget=budget, ranks=ranks, tell=status.update)
     _tell(found, None, as_json)
 
 
-def _tell(found: Found, out: Path | None, as_json: bool) -> None:
-    """Write the report, and print what was found: that also where there is no room for a report."""
-    report, why = _report(found, out)
+def _plan(
+    command: Sequence[str], *, budget: float, kinds: frozenset[Kind], finds: Finds, ranks: int, as_json: bool
+) -> None:
+    """Diagnose, and print what would be tried."""
+    home = default_root().absolute().parent
+    with Console(stderr=True).status("diagnosing the script as it is") as status:
+        told, search = begin(
+            command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=status.update
+        )
+    if as_json:
+        json.dump(plan_as_json(search, told), sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        show_plan(search, told, Console())
+
+
+def _tell(found: Found, settings: Path | None, as_json: bool) -> None:
+    """Write settings and report, and print what was found: that also where there is no room for them."""
+    out, unwritten = _settings(found, settings)
+    report, unreported = _report(found, out)
+    why = unwritten or unreported
     if as_json:
         told = {**settings_file.as_json(found.tuned), "report": None if report is None else str(report)}
         json.dump(told, sys.stdout)
@@ -81,6 +117,16 @@ def _tell(found: Found, out: Path | None, as_json: bool) -> None:
         raise why
 
 
+def _settings(found: Found, path: Path | None) -> tuple[Path | None, UsageError | None]:
+    if path is None:
+        return None, None
+    try:
+        settings_file.write(path, found.tuned, " ".join(found.command), found.folder, found.ranks)
+    except UsageError as error:  # not to be written, or no longer to be read
+        return None, error
+    return path, None
+
+
 def _report(found: Found, out: Path | None) -> tuple[Path | None, NotPermitted | None]:
     try:
         return page.write(found, out), None
@@ -88,7 +134,7 @@ def _report(found: Found, out: Path | None) -> tuple[Path | None, NotPermitted |
         return None, error
 
 
-def _kinds(strict: bool, allow: Sequence[str]) -> frozenset[Kind]:
+def kinds_of(strict: bool, allow: Sequence[str]) -> frozenset[Kind]:
     """`same` and `redraw` unasked; the others by name."""
     kinds: set[Kind] = {"same"} if strict else {"same", "redraw"}
     for name in allow:

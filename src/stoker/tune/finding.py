@@ -10,14 +10,16 @@ from stoker.changes import Kind
 from stoker.doctor import calibration
 from stoker.doctor.examination import Diagnosis, examine, examine_ranks
 from stoker.doctor.model import Interval
+from stoker.facts.secrets import hide_secrets
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
 from stoker.tune.observed import trial_of
 from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
-from stoker.tune.trial import Trial, hold
+from stoker.tune.trial import IDLE_SECONDS, Trial, hold
 from stoker.tune.tuner import Tried, Tuned, Tuner
+from stoker.watch.record import new_name
 
 DEFAULT_BUDGET = 300.0
 # Of the budget, for the diagnosis before the search. Of a small one more: in 13 s it saw the loops of
@@ -30,6 +32,9 @@ _PROBE_SECONDS = 60.0
 # Under it the diagnosis is the first of the two runs of the script as it is: of 60 s a run of a script that
 # makes 40 steps a second takes 10, and with two of them none were left for a change.
 _SMALL_BUDGET = 90.0
+# How many times as long as the script's own first step a change's may take, beyond the time of other steps,
+# before it hangs: it may be compiled first.
+_STARTS = 3.0
 # For what was begun at a budget's end.
 _LEAST_SECONDS = 5.0
 
@@ -91,19 +96,11 @@ def find(
     Of several `ranks` every trial is a group of them, begun and ended together.
     """
     began = time.monotonic()
+    about = {"command": hide_secrets(command), "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
+    # One that cannot be resumed is refused before the diagnosis, which takes long.
+    resumed = None if resume is None else Ledger.resume(resume, about)
     told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
-    about = {
-        "command": [*command],
-        "budget": budget,
-        "kinds": sorted(kinds),
-        "ranks": ranks,
-        "diagnosis": str(told.record),
-    }
-    ledger = (
-        Ledger.begin(home / "tune" / time.strftime("%Y%m%d-%H%M%S"), about)
-        if resume is None
-        else Ledger.resume(resume, about)
-    )
+    ledger = resumed or Ledger.begin(home / "tune" / new_name(), {**about, "diagnosis": str(told.record)})
     scores = home / calibration.NAME
 
     def scored(one: Tried) -> None:
@@ -123,7 +120,7 @@ def find(
         scored=scored,
     ).find()
     return Found(
-        command=tuple(command),
+        command=tuple(hide_secrets(command)),
         diagnosis=told,
         tuned=tuned,
         folder=ledger.folder,
@@ -161,6 +158,7 @@ def _hold(
 ) -> Callable[[Mapping[str, Any], Path, float], Trial]:
     """Trials of a script; the first one as it is may be `observed` already."""
     known = [] if observed is None else [observed]
+    starts: list[float] = []
 
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
         if known and not settings:
@@ -168,9 +166,20 @@ def _hold(
             return known.pop()
         seconds = min(_TRIAL_SECONDS, max(1.0, left * _TRIAL_SHARE))
         most = max(_LEAST_SECONDS, left)
-        return hold(
-            command, settings, folder=folder, seconds=seconds, most=most, guards=Guards(), ranks=ranks
+        start = IDLE_SECONDS + _STARTS * max(starts) if starts else None
+        trial = hold(
+            command,
+            settings,
+            folder=folder,
+            seconds=seconds,
+            most=most,
+            start=start,
+            guards=Guards(),
+            ranks=ranks,
         )
+        if not settings and trial.first is not None:
+            starts.append(trial.first)
+        return trial
 
     return held
 

@@ -16,7 +16,7 @@ def sweep(
     *,
     module: bool = False,
     within: str | None = None,
-    steps: int = STEPS,
+    steps: int | None = None,
     budget: float = 300.0,
     as_json: bool = False,
 ) -> None:
@@ -25,7 +25,13 @@ def sweep(
         raise UsageError("nothing to sweep: give a script (stoker tune --lr train.py)")
     low, high = _range(within)
     with Console(stderr=True).status("the learning rate rises from step to step"):
-        curve = find_lr(["-m", *words] if module else words, low=low, high=high, steps=steps, seconds=budget)
+        curve = find_lr(
+            ["-m", *words] if module else words,
+            low=low,
+            high=high,
+            steps=STEPS if steps is None else steps,
+            seconds=budget,
+        )
     if as_json:
         json.dump(curve.to_json(), sys.stdout)
         sys.stdout.write("\n")

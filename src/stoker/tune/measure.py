@@ -10,28 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from stoker import changes
 from stoker.changes.feed_tier import settled
 from stoker.scratch import Child
 from stoker.tune.agreement import Agreement
 from stoker.tune.stretches import LEAST_STEPS, LEAST_STRETCHES, WARM_STEPS, length
+from stoker.watch.cycle import Cycle
 from stoker.watch.session import Plan, Session
 
 # Times that the allocator found no memory and gave its cache back, in a run: more is thrashing, and no rate.
 _MOST_RETRIES = 3
 
 
-def as_argument(
-    runs: Path, run: str, settings: Mapping[str, Any], seconds: float, *, ranks: int = 1
-) -> dict[str, Any]:
-    """What `prepare` is given."""
-    return {"runs": str(runs), "run": run, "settings": dict(settings), "seconds": seconds, "ranks": ranks}
-
-
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
-    """The hook of a trial's scratch run, in each of its ranks."""
+    """The hook of a trial's scratch run, in each of its ranks; `trial.hold` says with what."""
     session = Session(Plan(name="trial", root=Path(argument["runs"]), run_id=argument["run"]))
     session.start()
     atexit.register(session.finish, "done")  # of a script that ends before its rate is known
@@ -40,12 +34,14 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
 
 
 class _Measuring:
-    """Counts a rank's steps up to the last one."""
+    """Counts a rank's steps up to the last one: of optimizers that take turns, a step is a turn of all."""
 
     def __init__(self, child: Child, session: Session, argument: Mapping[str, Any]) -> None:
         self._child, self._session, self._argument = child, session, argument
         self._agreement = Agreement(child, argument["ranks"])
-        self._made = 0
+        self._cycle = Cycle[None]()
+        self._optimizers: set[int] = set()
+        self._updates = self._made = 0
         self._ready = False
         # When the samples of all ranks began to count, and how many steps were made by then.
         self._warm, self._warm_steps = 0.0, 0
@@ -54,12 +50,20 @@ class _Measuring:
         """Into every optimizer's step."""
         register_optimizer_step_post_hook(self._stepped)
 
-    def _stepped(self, *_: Any) -> None:
-        self._made += 1
-        self._child.progress(self._made)
-        self._agreement.note(self._made)
-        if self._made == 1:
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        self._updates += 1
+        self._child.progress(self._updates)
+        if self._updates == 1:
             self._child.report("first", t=time.time())
+        ended = self._cycle.add(id(optimizer), None)
+        if id(optimizer) not in self._optimizers:
+            self._optimizers.add(id(optimizer))
+            if not self._ready:
+                self._made = 0  # what was counted of the others were parts of the first step
+        if not ended:
+            return
+        self._made += len(ended)
+        self._agreement.note(self._made)
         if not self._ready and self._made >= WARM_STEPS and settled():
             self._ready = True
             self._agreement.be_ready()

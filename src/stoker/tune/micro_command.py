@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stoker.errors import UsageError
+from stoker.tune.command import kinds_of
 from stoker.tune.micro_batch import MicroBatch, find_micro_batch
 from stoker.watch.words import rate
 
@@ -25,13 +26,14 @@ def find(
     """Find it and print it."""
     if not words:
         raise UsageError("nothing to tune: give a script (stoker tune --micro-batch train.py)")
+    kinds = kinds_of(strict=False, allow=allow)
     command = ["-m", *words] if module else words
     with Console(stderr=True).status("trying the batch as it is") as status:
         found = find_micro_batch(
             command,
             budget=budget,
             ranks=ranks,
-            allow_optimization="optimization" in allow,
+            allow_optimization="optimization" in kinds,
             tell=status.update,
         )
     if as_json:

@@ -60,7 +60,7 @@ def _result(found: Found, settings: Path | None) -> Html:
                 (rate(tuned.baseline, tuned.unit), "before: the script as it is"),
                 (rate(tuned.best, tuned.unit) if ratio is not None else None, "after: with what is kept"),
                 (compute, "computing alone, by the diagnosis: what no feeding can pass"),
-                (f"{tuned.trials} runs", f"in {duration(found.seconds)}; stopped: {tuned.stopped}"),
+                (f"{tuned.runs} runs", f"in {duration(found.seconds)}; stopped: {tuned.stopped}"),
             ]
         ),
         _use(found, settings) if tuned.settings else None,

@@ -1,8 +1,8 @@
 """Which change to try next, by the diagnosis and by what was measured so far. Pure.
 
 A change at a time, over what was kept before it. A number (workers, prefetch) is climbed: from where the
-model says it is best, on up while that is faster, then once down. What the evidence says cannot help is not
-tried, and said so.
+model says it is best, on up while that is faster, then down from the best as long. What the
+evidence says cannot help is not tried, and said so.
 """
 
 import json
@@ -99,6 +99,7 @@ class Search:
             self._prefetch,
             self._pinning,
             self._memory,
+            self._collecting,
         ):
             yield from wanted()
         yield from self._numerics()
@@ -200,6 +201,11 @@ class Search:
             sizes = ran[:2] or [size for size in (batch // 2, batch // 4) if size]
             yield from self._each("micro_batch", sizes, "a part of a batch at a time needs less memory")
 
+    def _collecting(self) -> Iterator[Candidate]:
+        if any(cure.change == "scheduled_gc" for one in self.verdict.named for cure in one.cures):
+            why = "a rank collects garbage while the others wait for it"
+            yield from self._each("gc_freeze", (True,), why)
+
     def _numerics(self) -> Iterator[Candidate]:
         if self.run.lost >= ALARM and not self.kept:
             self.not_tried.append("precision, layout, compile: the loop waits for data, not for the device")
@@ -217,16 +223,18 @@ class Search:
     # --- how values are gone through ------------------------------------------------------------------------
 
     def _climb(self, change: str, ladder: Sequence[int], start: int, why: str) -> Iterator[Candidate]:
-        """From a value up while it is faster, then once down from the best."""
+        """From a value up while it is faster, then down from the best, while that is."""
         at = ladder.index(start)
         yield from self._each(change, (start,), why)
         while self.kept.get(change) == ladder[at] and at + 1 < len(ladder):
             at += 1
             yield from self._each(change, (ladder[at],), why)
-        best = self.kept.get(change)
-        below = ladder.index(best) - 1 if best is not None else ladder.index(start) - 1
-        if below >= 0:
-            yield from self._each(change, (ladder[below],), why)
+        at = ladder.index(self.kept.get(change, start))
+        while at > 0:
+            at -= 1
+            yield from self._each(change, (ladder[at],), why)
+            if self.kept.get(change) != ladder[at]:
+                return
 
     def _each(
         self, change: str, values: Sequence[Any], why: str, *, seconds: float = 0.0

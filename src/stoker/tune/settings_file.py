@@ -5,8 +5,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, UsageError
+from stoker.tune.comparison import Ratio
 from stoker.tune.tuner import Tuned
+
+
+def check(path: Path) -> None:
+    """Refuse a place at which settings cannot be written; nothing there is changed."""
+    if path.is_dir():
+        raise UsageError(f"--out {path} is a folder: name a file in it, {path / 'stoker.toml'}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--out {path}: there is no folder {path.parent}: make it, or name another place")
+    _rest(path)
+    part = _part(path)
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) -> None:
@@ -16,14 +32,26 @@ def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) 
     lines = [
         f"# Made by `{made_by}`; trials: {ledger}",
         f"# {tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
-        + (f": {_interval(tuned)} times" if tuned.ratio is not None else ""),
+        + (f": {_times(tuned.ratio)}" if tuned.ratio is not None else ""),
         f"# Use them: {use(path.name, command, ranks)}. Undo them: remove this file.",
         "",
         *as_lines(tuned),
     ]
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("\n".join([*lines, *rest]) + "\n")
-    part.replace(path)
+    part = _part(path)
+    try:
+        part.write_text("\n".join([*lines, *rest]) + "\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise _unwritable(path, error) from None
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _unwritable(path: Path, error: OSError) -> NotPermitted:
+    return NotPermitted(f"settings cannot be written to {path} ({error.strerror}): name another --out FILE")
 
 
 def use(path: str, command: str, ranks: int) -> str:
@@ -33,7 +61,7 @@ def use(path: str, command: str, ranks: int) -> str:
 
 
 def as_lines(tuned: Tuned) -> list[str]:
-    """The changes that are kept, each with why."""
+    """The changes that are kept, each with what it gained over those before it, and what it means."""
     lines = ["[changes]"]
     for name, value in tuned.settings.items():
         one = next(
@@ -41,7 +69,8 @@ def as_lines(tuned: Tuned) -> list[str]:
             for one in tuned.tried
             if one.outcome == "kept" and (one.candidate.change, one.candidate.value) == (name, value)
         )
-        lines += [f"# {one.reason}", f"{name} = {_toml(value)}"]
+        gained = "" if one.ratio is None else f"{_times(one.ratio)} as fast; "
+        lines += [f"# {gained}{one.reason}", f"{name} = {_toml(value)}"]
     return lines
 
 
@@ -67,10 +96,8 @@ def _toml(value: Any) -> str:
     return json.dumps(value)  # numbers, words, true and false are written alike
 
 
-def _interval(tuned: Tuned) -> str:
-    ratio = tuned.ratio
-    assert ratio is not None
-    return f"{ratio.mid:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+def _times(ratio: Ratio) -> str:
+    return f"{ratio.mid:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})"
 
 
 def as_json(tuned: Tuned) -> dict[str, Any]:
@@ -85,7 +112,7 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
         "unit": tuned.unit,
         "ratio": ratio,
         "trials": [one.to_json() for one in tuned.tried],
-        "runs": tuned.trials,
+        "runs": tuned.runs,
         "not_tried": list(tuned.not_tried),
         "stopped": tuned.stopped,
         "settings": dict(tuned.settings),

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
-from stoker.tune.measure import as_argument
 from stoker.tune.stretches import WARM_STEPS, Rates, epoch_of, length, rates
 from stoker.watch import Record
 
@@ -71,17 +70,27 @@ def hold(
     seconds: float = 8.0,
     most: float = 120.0,
     idle: float = IDLE_SECONDS,
+    start: float | None = None,
     guards: Guards | None = None,
     ranks: int = 1,
 ) -> Trial:
-    """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`."""
+    """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`.
+
+    It hangs where no step is made in `idle` seconds, or the first one not in `start`; None: in all its time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     result = run(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
-            argument=as_argument(folder, "record", settings, seconds, ranks=ranks),
-            limits=Limits(seconds=most, idle_seconds=min(idle, most)),
+            argument={
+                "runs": str(folder),
+                "run": "record",
+                "settings": dict(settings),
+                "seconds": seconds,
+                "ranks": ranks,
+            },
+            limits=Limits(seconds=most, idle_seconds=min(idle, most), start_seconds=min(start or most, most)),
             guards=guards or Guards(),
             writable=(folder,),
             output=folder,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, Literal
 
 from stoker.changes import ALL, Kind
@@ -13,6 +14,7 @@ from stoker.tune.comparison import Ratio, compare, spread_of
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import PROBE_STEPS, Meaning, Probe, identical, judge
 from stoker.tune.search import ENOUGH, Candidate, Search
+from stoker.tune.stretches import Rates
 from stoker.tune.trial import Trial
 
 # Runs of one change; what is still open then is not beyond doubt, and not kept.
@@ -93,7 +95,7 @@ class Tuned:
     tried: tuple[Tried, ...]
     not_tried: tuple[str, ...]
     stopped: str
-    trials: int
+    runs: int
 
 
 @dataclass
@@ -112,7 +114,6 @@ class Tuner:
     ceiling: float | None
     tell: Callable[[str], None]
     scored: Callable[[Tried], None] = lambda tried: None
-    most_trials: int | None = None
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     _probes: list[Probe] = field(default_factory=list)
@@ -160,7 +161,7 @@ class Tuner:
             tried=tuple(self.tried),
             not_tried=tuple(dict.fromkeys(self.search.not_tried)),
             stopped=stopped,
-            trials=sum(len(runs) for runs in self.runs.values()),
+            runs=sum(len(runs) for runs in self.runs.values()),
         )
 
     def _try(self, candidate: Candidate) -> Tried:
@@ -182,7 +183,8 @@ class Tuner:
             turn = self._takes(candidate)
             if len(self._rates(before)) < len(self._rates(after)) + 1:
                 turn += self._trial_took
-            if ratio.says != "open" or not self._is_time_for(candidate, turn):
+            told = ratio.says == "faster" or (ratio.says == "not faster" and not self._was_held_up(trial))
+            if told or not self._is_time_for(candidate, turn):
                 break
         assert ratio is not None
         if ratio.says != "faster":
@@ -250,22 +252,26 @@ class Tuner:
     def _run(self, settings: Mapping[str, Any], *, spare: float = 0.0) -> Trial:
         """Hold a trial, which leaves so many seconds of the budget."""
         key = _key(settings)
-        self.tell(f"trial {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
+        self.tell(f"run {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
         trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left() - spare))
         self.runs.setdefault(key, []).append(trial)
         return trial
 
+    def _was_held_up(self, trial: Trial) -> bool:
+        """Whether others used the machine in a trial, as they do not in all of the script's."""
+        plain = [one.rates.disturbed for one in self.runs[_key({})] if one.rates is not None]
+        return trial.rates is not None and trial.rates.disturbed and not all(plain)
+
     def _rates(self, settings: Mapping[str, Any]) -> list[tuple[float, ...]]:
-        return [trial.rates.each for trial in self.runs.get(_key(settings), []) if trial.rates is not None]
+        return [found.each for found in _counting(self.runs.get(_key(settings), []))]
 
     def _ratio(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ratio:
-        known = {key: [t.rates.each for t in runs if t.rates is not None] for key, runs in self.runs.items()}
+        known = {key: [found.each for found in _counting(runs)] for key, runs in self.runs.items()}
         spread = spread_of({key: rates for key, rates in known.items() if rates})
         return compare(self._rates(before), self._rates(after), spread)
 
     def _rate(self, settings: Mapping[str, Any]) -> float:
-        rates = [trial.rate for trial in self.runs[_key(settings)] if trial.rate is not None]
-        return sum(rates) / len(rates)
+        return fmean(median(each) for each in self._rates(settings))
 
     def _unit(self) -> str:
         return next(trial.rates.unit for trial in self.runs[_key({})] if trial.rates is not None)
@@ -313,8 +319,6 @@ class Tuner:
         if not self._is_time_for(candidate, self._takes(candidate) - _LONGER * candidate.seconds):
             more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
             return f"the budget is used up{more}"
-        if self.most_trials is not None and sum(map(len, self.runs.values())) >= self.most_trials:
-            return f"{self.most_trials} trials were held"
         if self.ceiling is not None:
             reached = self._rate(self.search.kept) / self._rate({}) / self.ceiling
             computes = not (self.search.kinds & {"numerics", "optimization"})
@@ -329,6 +333,12 @@ def _left_alone(trial: Trial, change: str) -> str | None:
     lines = [line for line in trial.told if line.startswith("changed: ")]
     alone = [line for line in lines if mark in line]
     return alone[-1][alone[-1].index(mark) :] if alone and len(alone) == len(lines) else None
+
+
+def _counting(runs: Sequence[Trial]) -> list[Rates]:
+    """Rates of runs in which others left the machine alone; of all where they did so in none."""
+    known = [trial.rates for trial in runs if trial.rates is not None]
+    return [found for found in known if not found.disturbed] or known
 
 
 def _key(settings: Mapping[str, Any]) -> str:

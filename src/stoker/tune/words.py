@@ -1,7 +1,8 @@
 """A search as text for a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,7 +11,7 @@ from rich.table import Table
 from stoker.doctor.examination import Diagnosis
 from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
-from stoker.tune.search import Search
+from stoker.tune.search import Candidate, Search
 from stoker.tune.settings_file import as_lines, use
 from stoker.tune.tuner import Tried, Tuned
 from stoker.watch.words import rate
@@ -34,7 +35,7 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
         console.print(_table(tuned))
     for line in by_reason(tuned.not_tried):
         console.print(f"not tried: {escape(line)}", style="dim", highlight=False)
-    console.print(f"stopped: {escape(tuned.stopped)}; {tuned.trials} runs", highlight=False)
+    console.print(f"stopped: {escape(tuned.stopped)}; {tuned.runs} runs", highlight=False)
     for note in found.diagnosis.notes:
         console.print(f"the diagnosis: {escape(note)}", style="dim", highlight=False)
     if out is not None:
@@ -64,13 +65,37 @@ def show_plan(search: Search, told: Diagnosis, console: Console) -> None:
     console.print(
         f"[bold]{told.verdict.cause}[/]: what would be tried, if nothing of it were faster", highlight=False
     )
-    for candidate in search.candidates():
-        search.tell(candidate, faster=False)
+    for candidate in _planned(search):
         guess = candidate.predicted
         expected = f", predicted {guess.mid:.2f} times ({guess.low:.2f} to {guess.high:.2f})" if guess else ""
         console.print(f"  {escape(candidate.name)}: {escape(candidate.why)}{expected}", highlight=False)
     for line in by_reason(search.not_tried):
         console.print(f"not tried: {escape(line)}", style="dim", highlight=False)
+
+
+def plan_as_json(search: Search, told: Diagnosis) -> dict[str, Any]:
+    """The same, as `stoker tune --dry-run --json` prints it."""
+    planned = [
+        {
+            "change": one.change,
+            "value": one.value,
+            "why": one.why,
+            "predicted": None if one.predicted is None else one.predicted.to_json(),
+        }
+        for one in _planned(search)
+    ]
+    return {
+        "schema": 1,
+        "cause": told.verdict.cause,
+        "would_try": planned,
+        "not_tried": list(dict.fromkeys(search.not_tried)),
+    }
+
+
+def _planned(search: Search) -> Iterator[Candidate]:
+    for candidate in search.candidates():
+        search.tell(candidate, faster=False)
+        yield candidate
 
 
 def _table(tuned: Tuned) -> Table:

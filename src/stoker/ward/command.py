@@ -15,7 +15,7 @@ from stoker.errors import UsageError
 from stoker.ward import score
 from stoker.ward.case import Case
 from stoker.ward.catalogue import cases, injectable
-from stoker.ward.cures import read_tried, try_cures
+from stoker.ward.cures import read_tried, try_all_cures
 from stoker.ward.needs import of_card
 from stoker.ward.results import NOT_RUN, Seen, Stamp, join
 from stoker.ward.rounds import line_of, make_rounds
@@ -72,7 +72,7 @@ def try_all(*, wanted: list[str], out: Path) -> None:
     """Apply the doctor's cures, and write how good its predictions were, with those tried before."""
     version = _version()
     scores = default_root().absolute().parent / calibration.NAME
-    try_cures(_choose(wanted, None), _cures(out), version=version, tell=typer.echo, scores=scores)
+    try_all_cures(_choose(wanted, None), _cures(out), version=version, tell=typer.echo, scores=scores)
     tried = read_tried(_cures(out), version)
     figures = score.figures_of_cures(tried)
     _tell(figures)

@@ -11,6 +11,8 @@ from stoker.ward.case import NO_ALARM, Case
 from stoker.ward.cures import Tried, score_of
 from stoker.ward.results import NOT_RUN, Seen
 
+_COLUMNS = ("case", "change", "by", "seen", "again", "predicted", "interval", "measured", "error", "others")
+
 
 def figures_of(seen: Sequence[Seen], cases: Sequence[Case]) -> dict[str, float]:
     """Shares of right answers among the cases that could be run here, and how many those were."""
@@ -128,7 +130,8 @@ def page_of_cures(results: Sequence[Result]) -> str:
         "# How good the doctor's predictions are\n",
         "The rate that the doctor predicts for a cure, beside the rate measured with the cure applied. A"
         " setting is put over the script's own; a rewriting is the same script as somebody wrote it without"
-        " the cause. Rates are steps a second; `others` are cores that other processes used while the doctor"
+        " the cause. Rates are steps a second: `seen` is the script as it is, by the doctor, `again` the same"
+        " in turns with the cure; `others` are cores that other processes may have taken while the doctor"
         " looked. Made by `stoker ward --cures`; do not edit.\n",
     ]
     for result in results:
@@ -139,20 +142,36 @@ def page_of_cures(results: Sequence[Result]) -> str:
                 run["change"] if run["value"] is None else f"{run['change']}={run['value']}",
                 str(run["way"]),
                 f"{run['before']:.1f}",
+                _number(run.get("again")),
                 f"{run['predicted']:.1f}",
+                "n/a" if run["low"] is None else f"{run['low']:.1f} to {run['high']:.1f}",
                 f"{run['measured']:.1f}",
                 f"{run['error']:+.1%}",
-                "n/a" if run["foreign"] is None else f"{run['foreign']:.1f}",
+                _number(run["foreign"]),
             ]
             for run in sorted(scored, key=lambda one: abs(one["error"]))
         ]
         parts += [
             f"## {result.hardware}, {result.date}\n",
             table(["", "number", "median error", "in the 90% interval"], _by_way(result.figures)),
-            table(["case", "change", "by", "as it is", "predicted", "measured", "error", "others"], rows),
+            table([*_COLUMNS], rows),
+            *_not_tried(result.runs),
             origin(result) + "\n",
         ]
     return "\n".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.1f}"
+
+
+def _not_tried(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Changes that were predicted and not measured, and why."""
+    predicted = [run for run in runs if run["error"] is None and run["change"] is not None]
+    if not predicted:
+        return []
+    rows = [[run["case"], run["change"], str(run["reason"])] for run in predicted]
+    return ["Predicted, and not measured:\n", table(["case", "change", "why"], rows)]
 
 
 def _by_way(figures: Mapping[str, float]) -> list[list[str]]:

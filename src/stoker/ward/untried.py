@@ -30,6 +30,19 @@ _TIMES = (0.75, 1.5, 3, 6)
 _STEPS = 8
 # Seconds for a diagnosis, and for all the processes that it is compared with: they run at once.
 _BUDGET, _PATIENCE = 55, 90
+# Of the budget's JSON, kept as it is.
+_TOLD = (
+    "ran",
+    "probed",
+    "unlike",
+    "not_measured",
+    "fixed",
+    "per_sample",
+    "error",
+    "context",
+    "why",
+    "by_batch",
+)
 _VOLUMES = ("--shape", "32", "64", "64", "--width", "32", "--adamw", "--workers", "2", "--ahead", "2")
 _WORDS = """
 import argparse
@@ -169,10 +182,7 @@ def measure(folder: Path, commit: str | None = None) -> Result:
             found += rows
             runs += [{**row.to_json(), "reserved": reserved, "allocated": allocated} for row in rows]
     for name, vram in budgets.items():
-        line = {
-            key: vram[key] for key in ("ran", "fixed", "per_sample", "error", "context", "why", "by_batch")
-        }
-        runs.append({"model": name, **line})
+        runs.append({"model": name, **{key: vram[key] for key in _TOLD}})
     return Result(
         bench=BENCH,
         hardware=hardware_word("cuda"),
@@ -201,7 +211,10 @@ def page(results: Sequence[Result]) -> str:
         ran = ", ".join(f"{run['model']} {run['ran']}" for run in result.runs if "ran" in run)
         head = ["model, batch", "predicted GB", "range", "real GB", "error", "in the range"]
         parts += [f"## {result.hardware}\n", table(head, rows)]
-        parts += [f"Sizes that the doctor had run: {ran}.\n", origin(result) + "\n"]
+        parts += [f"Sizes that the doctor had run: {ran}.\n"]
+        if probed := [f"{run['model']} {run['probed']}" for run in result.runs if run.get("probed")]:
+            parts += [f"Sizes at which it had run convolutions alone: {', '.join(probed)}.\n"]
+        parts += [origin(result) + "\n"]
     return "\n".join(parts)
 
 
@@ -213,7 +226,8 @@ def _diagnose(folder: Path, words: Sequence[str]) -> Any:
     """The card's part of the budget, with sizes run in processes of their own."""
     asked = ("doctor", "--json", "--no-report", "--budget", str(_BUDGET), "--fits", "vram=1000GB")
     with _run(folder, ["-m", "stoker", *asked, *words, "--batch", str(_OWN)]) as process:
-        return json.loads(_output(process))["budget"]["vram"]
+        told = json.loads(_output(process))
+        return {**told["budget"]["vram"], "not_measured": told["not_measured"]}
 
 
 def _probe(words: Sequence[str], batch: int) -> list[str]:
@@ -252,6 +266,9 @@ def main(words: list[str]) -> int:
         write_result(result, asked.out)
         write_page(BENCH, page, asked.out)
     sys.stdout.write(page([result]))
+    for run in result.runs:
+        why = [f"{name}: {words}" for name, words in run.get("not_measured", {}).items()]
+        sys.stdout.writelines(f"{run['model']}: {line}\n" for line in (*run.get("unlike", ()), *why))
     sys.stdout.write(json.dumps(result.figures, indent=1) + "\n")
     return 0
 

@@ -48,7 +48,7 @@ from stoker.watch.notes import (
     Note,
     Take,
 )
-from stoker.watch.roots import Roots
+from stoker.watch.roots import Roots, gradient_bytes_of
 from stoker.watch.workers import Mailbox, Told
 
 get_ident = threading.get_ident
@@ -82,6 +82,7 @@ class Observer:
         self.told: deque[tuple[int, Told]] = deque()
         self.device: Device | None = None
         self.device_ns = 0
+        self.gradient_bytes: int | None = None
         # Whether the next draw or forward has something to see to first; whether another thread draws.
         self.unsettled = True
         self.draws_aside = False
@@ -429,7 +430,10 @@ class Observer:
     def find_roots(self) -> None:
         """Find the modules whose call is the forward pass."""
         self._roots_stale = self._descended = False
-        self.roots.find(p for o in self._optimizers for g in o.param_groups for p in g["params"])
+        trained = [p for o in self._optimizers for g in o.param_groups for p in g["params"]]
+        if trained:  # else the optimizers are gone already, and what they trained is known
+            self.gradient_bytes = gradient_bytes_of(trained)
+        self.roots.find(trained)
 
     def restart(self, *, moved: bool = False) -> None:
         """What came before is nobody's: the loop begins now, perhaps on another thread."""

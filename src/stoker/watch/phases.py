@@ -69,7 +69,8 @@ class Batch:
 
     `worker` is None where the training process loads for itself. Off-CPU time inside the dataset
     counts as `read`, time in the run queue as `queued`; `calls` counts what was seen called (items,
-    opens, reads, recvs, queries).
+    opens, reads, recvs, queries). Of `handoff`, `handoff_cpu` was spent on a core: the rest waited for one,
+    or for an interpreter that was at work on the next batch.
     """
 
     loader: int
@@ -88,3 +89,4 @@ class Batch:
     disk: int | None
     faults: int | None
     calls: Mapping[str, int]
+    handoff_cpu: float | None = None

@@ -10,7 +10,9 @@ killed; a reader leaves such a line out and says so. `docs/record.md` describes 
 
 import json
 import os
+import secrets
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,6 +32,11 @@ _FIELDS: dict[type, frozenset[str]] = {
 def default_root() -> Path:
     """Where runs are kept: `$STOKER_RUNS`, else `.stoker/runs` in the working folder."""
     return Path(os.environ.get("STOKER_RUNS", ".stoker/runs"))
+
+
+def new_name() -> str:
+    """A name by the time, which no other has that was begun in the same second."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def write_whole(path: Path, value: Mapping[str, Any]) -> None:

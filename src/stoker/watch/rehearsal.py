@@ -23,6 +23,8 @@ NOTES = 8
 class Rehearsal:
     """Notes of a step that nobody trains. Made and run on the thread that rehearses."""
 
+    param_groups = ()  # for the observer it is the optimizer: one of nothing
+
     def __init__(self) -> None:
         self._observer = Observer()
         self._observer.roots.fixed = True  # nothing is to be searched for

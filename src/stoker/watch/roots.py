@@ -1,4 +1,4 @@
-"""The modules whose call is the forward pass: found from the optimizers' parameters.
+"""The modules whose call is the forward pass, and what their gradients weigh: by the optimizers' parameters.
 
 A root is called through its class: the class gets a `__call__` that asks whether this instance is a
 root, and is the class's own again afterwards. Hooks on the instance would be pickled with
@@ -79,6 +79,14 @@ class Roots:
 
         self._patched[kind] = own
         kind.__call__ = call  # type: ignore[method-assign]
+
+
+def gradient_bytes_of(parameters: Iterable[torch.Tensor]) -> int | None:
+    """Bytes of their gradients, each counted once; None where some have no shape yet."""
+    trained = {id(p): p for p in parameters if p.requires_grad}.values()
+    if any(nn.parameter.is_lazy(p) for p in trained):
+        return None
+    return sum(p.numel() * p.element_size() for p in trained)
 
 
 def _outermost_owners(parameters: set[int]) -> list[nn.Module]:

@@ -133,9 +133,12 @@ class Scribe:
 
 def _batch_line(loader: int, told: list[Any]) -> str:
     """A batch as one line of `batches.jsonl` holds it: the worker wrote most of it (`workers.Told`)."""
-    _, text, handoff, pin = told
+    _, text, handoff, pin, handoff_cpu = told
     return (
-        f'{{"loader":{loader},{text.decode()},'
-        f'"handoff":{"null" if handoff is None else f"{handoff / 1e9:.7f}"},'
-        f'"pin":{"null" if pin is None else f"{pin / 1e9:.7f}"}}}'
+        f'{{"loader":{loader},{text.decode()},"handoff":{_seconds(handoff)},'
+        f'"handoff_cpu":{_seconds(handoff_cpu)},"pin":{_seconds(pin)}}}'
     )
+
+
+def _seconds(nanoseconds: int | None) -> str:
+    return "null" if nanoseconds is None else f"{nanoseconds / 1e9:.7f}"

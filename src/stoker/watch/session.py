@@ -16,6 +16,8 @@ import psutil
 import torch
 
 from stoker import __version__, facts
+from stoker.errors import UsageError
+from stoker.facts.secrets import hide_secrets
 from stoker.watch import hooks
 from stoker.watch.account import Account
 from stoker.watch.observer import Observer
@@ -61,7 +63,7 @@ class Session:
         self.goal = None if plan.total_steps is None else index(plan.total_steps)
         self.steps_before: int | None = None
         self.facts: dict[str, Any] | None = None
-        self.id = plan.run_id or _run_id(plan.name, self.world_size)
+        self.id = _run_id(plan.name, self.world_size) if plan.run_id is None else _folder_name(plan.run_id)
         self.folder = (plan.root / self.id).absolute()
         self.observer = Observer()
         self.writer = Writer(self.folder, self.rank)
@@ -167,7 +169,7 @@ class Session:
             {
                 "id": self.id,
                 "name": self.plan.name,
-                "command": list(self.plan.command),
+                "command": hide_secrets(self.plan.command),
                 "folder": self._working_folder,
                 "started": self.started,
                 "world_size": self.world_size,
@@ -200,6 +202,7 @@ class Session:
                 "error": error,
                 "steps": account.steps,
                 "device": None if device is None else device.name,
+                "gradient_bytes": self.observer.gradient_bytes,
                 "loaders": [loader.to_json() for loader in account.loaders],
                 "overhead": self.overhead(),
                 "failure": self.failure,
@@ -210,6 +213,15 @@ class Session:
 def _env_int(name: str, default: int) -> int:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else default
+
+
+def _folder_name(run_id: str) -> str:
+    """An id that was given: the name of a folder among the runs, and no way out of them."""
+    if run_id in ("", ".", "..") or any(c in "/\\" or not c.isprintable() for c in run_id):
+        raise UsageError(
+            f"a run's id is the name of its folder, not {run_id!r}: leave out slashes, or use --runs"
+        )
+    return run_id
 
 
 def _run_id(name: str, world_size: int) -> str:

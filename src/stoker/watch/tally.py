@@ -125,6 +125,8 @@ class Making:
     batches: int = 0
     spent: dict[str, float] = field(default_factory=dict)
     cpu: float = 0.0
+    # Of the hand-over, on a core; None where no worker told of it.
+    handoff_cpu: float | None = None
     counted: int = 0
     bytes: int = 0
     disk: int = 0
@@ -135,6 +137,8 @@ class Making:
         """One more batch."""
         self.batches += 1
         self.cpu += batch.cpu
+        if batch.handoff_cpu is not None:
+            self.handoff_cpu = (self.handoff_cpu or 0.0) + batch.handoff_cpu
         for name in _MAKING:
             seconds = getattr(batch, name)
             if seconds is not None:
@@ -154,6 +158,7 @@ class Making:
             "batches": self.batches,
             **{name: self.spent[name] / each if name in self.spent else None for name in _MAKING},
             "cpu": self.cpu / each,
+            "handoff_cpu": None if self.handoff_cpu is None else self.handoff_cpu / each,
             "bytes": self.bytes / self.counted if self.counted else None,
             "disk": self.disk / self.counted if self.counted else None,
             "faults": self.faults / self.counted if self.counted else None,

@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from itertools import count
 from multiprocessing.reduction import ForkingPickler
-from time import perf_counter_ns, time
+from time import perf_counter_ns, thread_time_ns, time
 from typing import Any, TypeAlias
 
 from torch.utils.data._utils import fetch as torch_fetch
@@ -26,9 +26,9 @@ from torch.utils.data._utils import worker as torch_worker
 from stoker.watch.meter import Cost, meter_here, watch_libraries
 from stoker.watch.tracebacks import without_stoker
 
-_MAGIC = b"\x00stoker1"
-# iterator, samples (-1: not known), nanoseconds of pickling, length of the text before this
-_HEAD = struct.Struct(f"<iiqi{len(_MAGIC)}s")
+_MAGIC = b"\x00stoker2"
+# iterator, samples (-1: not known), nanoseconds of pickling, those on a core, length of the text before this
+_HEAD = struct.Struct(f"<iiqqi{len(_MAGIC)}s")
 _MAGIC_SIZE = len(_MAGIC)
 _TORCH_LOOP = torch_worker._worker_loop
 _loads = ForkingPickler.loads
@@ -42,8 +42,8 @@ class WorkerSpec:
     stateful: bool = False
 
 
-# What was told of one batch: [samples, text, nanoseconds of hand-off, nanoseconds of pinning]. A list, since
-# it is made on the training thread for every batch.
+# What was told of one batch: [samples, text, nanoseconds of hand-off, nanoseconds of pinning, nanoseconds of
+# hand-off on a core]. A list, since it is made on the training thread for every batch.
 Told: TypeAlias = list[Any]
 
 
@@ -104,7 +104,7 @@ class _TellingPickler(ForkingPickler):
     def dumps(cls, obj: Any, protocol: int | None = None) -> memoryview:
         """Pickle; then, where it is a batch, the telling."""
         buffer = io.BytesIO()
-        started = perf_counter_ns()
+        started, on_core = perf_counter_ns(), thread_time_ns()
         ForkingPickler(buffer, protocol).dump(obj)
         if isinstance(obj, tuple) and obj and isinstance(obj[0], int) and _this_worker.waiting:
             # Batches leave in the order in which they were fetched.
@@ -113,9 +113,9 @@ class _TellingPickler(ForkingPickler):
                 info = torch_worker.get_worker_info()
                 text = f'"worker":{"null" if info is None else info.id},"seq":{obj[0]},'.encode() + told[1]
                 samples = -1 if told[0] is None else told[0]
-                spent = perf_counter_ns() - started
+                spent = perf_counter_ns() - started, thread_time_ns() - on_core
                 buffer.write(text)
-                buffer.write(_HEAD.pack(_this_worker.iterator, samples, spent, len(text), _MAGIC))
+                buffer.write(_HEAD.pack(_this_worker.iterator, samples, *spent, len(text), _MAGIC))
         return buffer.getbuffer()
 
 
@@ -235,7 +235,7 @@ def _told(cost: Cost, started: float) -> Told:
         f'"bytes":{_or_null(cost.bytes)},"disk":{_or_null(cost.disk)},"faults":{_or_null(cost.faults)},'
         f'"calls":{{{calls}}}'
     )
-    return [cost.samples, text.encode(), None, None]
+    return [cost.samples, text.encode(), None, None, None]
 
 
 def _or_null(value: int | None) -> str:
@@ -283,16 +283,17 @@ class ReadingPickler(ForkingPickler):
     @staticmethod
     def loads(buffer: Any, /, **kwargs: Any) -> Any:  # type: ignore[override]
         """Unpickle; keep what stands behind."""
-        started = perf_counter_ns()
+        started, on_core = perf_counter_ns(), thread_time_ns()
         obj = _loads(buffer, **kwargs)
         mailbox = ReadingPickler.mailbox
         if mailbox is not None and buffer[-_MAGIC_SIZE:] == _MAGIC:
-            unpickled = perf_counter_ns() - started
+            unpickled, cpu = perf_counter_ns() - started, thread_time_ns() - on_core
             end = len(buffer) - _HEAD.size
-            iterator, samples, pickled, size, _ = _HEAD.unpack_from(buffer, end)
+            iterator, samples, pickled, pickled_cpu, size, _ = _HEAD.unpack_from(buffer, end)
             box = mailbox.boxes.get(iterator)
             if box is not None:
                 known = None if samples < 0 else samples
-                box[obj[0]] = told = [known, bytes(buffer[end - size : end]), pickled + unpickled, None]
+                text = bytes(buffer[end - size : end])
+                box[obj[0]] = told = [known, text, pickled + unpickled, None, pickled_cpu + cpu]
                 mailbox.last.told = told
         return obj

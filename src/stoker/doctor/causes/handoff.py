@@ -12,10 +12,14 @@ CURES = (
 
 # Of the workers' time: they wait for the hand-over then, and not for the samples.
 _MOSTLY_IDLE = 0.5
+# What handing over takes on a core, of what making a batch does: below it the hand-over waits for a worker's
+# interpreter, which is at work on the next batch. On 2 cores 0.8 to 48 where batches are of many tensors,
+# 0.04 to 0.11 where they are of two and made in Python, one by one or by PIL.
+_OWN = 0.3
 
 
 def judge(run: Evidence) -> Judgement:
-    """By pickling, unpickling and pinning, beside making a batch, and by how idle the workers are."""
+    """By pickling and pinning, all told and on a core, beside making a batch; and by how idle workers are."""
     if run.drawn is None or run.drawn.workers is None:
         return None
     if not run.workers:
@@ -32,6 +36,12 @@ def judge(run: Evidence) -> Judgement:
         f"handing a batch over takes {duration(handed)} of the {duration(batch)} between batches; "
         f"workers are idle {percent(idle)} of the time"
     )
+    own, making = run.making.get("handoff_cpu"), float(run.making.get("cpu") or 0.0)
+    if own is not None and own + float(run.making.get("pin") or 0.0) < _OWN * making:
+        return RuledOut(
+            by=f"handing a batch over takes {duration(own)} on a core, and making one {duration(making)}: of "
+            f"the {duration(handed)} that it lasts, the rest waits for workers at work on the next"
+        )
     longer = handed >= at_work
     if handed < 0.3 * batch or (idle < 0.3 and not longer):
         return RuledOut(by=told)

@@ -1,6 +1,6 @@
 """The card's memory by torch's own account: all that its allocator gave and took since CUDA was started."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ class History:
         try:
             torch.cuda._lazy_call(self._begin)
         except Exception as error:  # noqa: BLE001  it is told, and the script goes on
-            self._why = _words(error)
+            self._why = words_of(error)
 
     def _begin(self) -> None:
         """It runs inside the script's own first use of CUDA, which may come after all is over."""
@@ -32,7 +32,7 @@ class History:
             torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
             self._is_on, self._why = True, None
         except Exception as error:  # noqa: BLE001  another allocator than torch's own keeps no history
-            self._why = _words(error)
+            self._why = words_of(error)
 
     def stop(self) -> None:
         """Record no more."""
@@ -43,7 +43,7 @@ class History:
         try:
             torch.cuda.memory._record_memory_history(None)
         except Exception as error:  # noqa: BLE001
-            self._why = _words(error)
+            self._why = words_of(error)
 
     def take(self, device: int) -> dict[str, Any]:
         """Events as `Allocations` has them, and the most that was reserved; what is lacking, with `why`."""
@@ -58,12 +58,32 @@ class History:
                 else:
                     self._why = f"more than {_MOST_EVENTS} allocations and frees in the first steps"
         except Exception as error:  # noqa: BLE001
-            self._why = _words(error)
+            self._why = words_of(error)
         self.stop()
         return told if self._why is None else {**told, "why": self._why}
 
 
-def _words(error: Exception) -> str:
+def recorded(device: torch.device, work: Callable[[], None]) -> list[int] | None:
+    """What a piece of work allocates and frees, as `Allocations` has it, where no history is recorded.
+
+    None where memory was refused on the way, also where it was then had: libraries choose otherwise.
+    """
+    torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
+    try:
+        work()
+        entries = torch.cuda.memory._snapshot(device.index)["device_traces"][device.index]
+    except torch.OutOfMemoryError:
+        return None
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    if any(entry["action"] == "oom" for entry in entries):
+        return None
+    events, _ = as_numbers(entries)
+    return [event for event in events if event]
+
+
+def words_of(error: Exception) -> str:
+    """An error's kind, and its first line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -9,6 +9,7 @@ from stoker.doctor.causes import ALL
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.foreign import FEW
 from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, UNKNOWN
+from stoker.facts.secrets import hide_secrets
 from stoker.facts.words import size
 from stoker.watch.phases import PHASES
 from stoker.watch.words import NA, duration, percent, rate
@@ -62,7 +63,11 @@ class Table:
 
 def title(diagnosis: Diagnosis) -> str:
     """What was diagnosed."""
-    return " ".join(diagnosis.command) if diagnosis.command else f"the record {diagnosis.record.name}"
+    return (
+        " ".join(hide_secrets(diagnosis.command))
+        if diagnosis.command
+        else f"the record {diagnosis.record.name}"
+    )
 
 
 def sentence(diagnosis: Diagnosis) -> str:

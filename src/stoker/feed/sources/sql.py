@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stoker.errors import DatabaseUnreachable, SourceBroken, UsageError
+from stoker.facts.secrets import hide_password
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.columns import (
@@ -299,12 +299,6 @@ class SqlSource(Source):
 def _numbers(places: Places) -> Indices:
     """Places one by one."""
     return np.arange(places.start, places.stop) if isinstance(places, slice) else places
-
-
-def hide_password(url: str) -> str:
-    """The URL as it may be shown."""
-    shown = re.sub(r"(?<=://)([^:/@]*):[^@/]*@", r"\1:***@", url)
-    return re.sub(r"(password|secret)=[^&]*", r"\1=***", shown)
 
 
 def find_url(url: str) -> str:

@@ -20,7 +20,9 @@ def locked(path: Path, *, patience_s: float) -> Iterator[bool]:
     Opened anew each time: so threads of one process exclude each other too, and it is released by name, so
     that a child forked meanwhile, which shares the open file, does not hold it on.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # In a folder that several users may write to, a link of another's is not followed.
+    nofollow = getattr(os, "O_NOFOLLOW", 0)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | nofollow, 0o666)
     try:
         mine = _acquire(file, patience_s)
         try:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig, check
+from stoker.workloads.heimdall.locator import check_size
 from stoker.workloads.heimdall.measurements import MadeRadio
 
 
@@ -42,9 +43,4 @@ class HeimdallConfig:
         if self.fill and self.database is None:
             raise UsageError("fill is for a database of one's own: name it by database=")
         check(self, "reserve_gb", self.reserve_gb is None or self.reserve_gb >= 0, "0 or more, or left out")
-        for name in ("width", "layers", "heads"):
-            check(self, name, getattr(self, name) >= 1, "1 or more")
-        if self.width % self.heads:
-            raise UsageError(
-                f"width is {self.width} and heads {self.heads}: the width must be a multiple of the heads"
-            )
+        check_size(self.width, self.layers, self.heads)

@@ -20,6 +20,17 @@ _PLACES = 2
 _KM = 1000.0
 # Logarithms of a deviation in km: from 10 m to 20 km.
 _LEAST, _MOST = -4.6, 3.0
+# Of the channels of a signal's first convolution, a quarter of the width, there is one at least.
+_LEAST_WIDTH = 4
+
+
+def check_size(width: int, layers: int, heads: int) -> None:
+    """UsageError where no locator can be so wide, or have so many layers and heads."""
+    if min(width, layers, heads) < 1 or width % heads or width < _LEAST_WIDTH:
+        raise UsageError(
+            f"width is {width}, layers {layers} and heads {heads}: take 1 or more of each, and a width of "
+            f"{_LEAST_WIDTH} or more that the heads divide"
+        )
 
 
 class Estimate(NamedTuple):
@@ -54,8 +65,7 @@ class Locator(nn.Module):
 
     def __init__(self, *, area_m: float, width: int = 128, layers: int = 4, heads: int = 4) -> None:
         super().__init__()
-        if width % heads:
-            raise UsageError(f"width is {width} and heads {heads}: the width must be a multiple of the heads")
+        check_size(width, layers, heads)
         self.register_buffer("scale", torch.tensor(area_m / 2))
         self.register_buffer("middle", torch.tensor(_MIDDLE))
         self.register_buffer("spread", torch.tensor(_SPREAD))

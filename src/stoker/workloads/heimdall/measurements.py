@@ -79,6 +79,11 @@ class MadeRadio:
             raise UsageError(
                 f"samples is {self.samples} and iq_samples {self.iq_samples}: take at least 2 and 1"
             )
+        for name in ("area_m", "sample_rate_hz", "frequency_hz"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} is {getattr(self, name):g}: it must be above 0")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}: it must be 0 or more")
         if not 0 < self.valid_share < 1 or not 0 <= self.outage < 1:
             raise UsageError(
                 f"valid_share is {self.valid_share:g} and outage {self.outage:g}: both are shares below 1"

@@ -1,6 +1,7 @@
 """How an estimate of positions is judged: by its error in metres, and by whether it knows how sure it is."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +22,8 @@ class ErrorQuantile(Metric):  # type: ignore[misc]
     full_state_update = False
     errors: list[Tensor]
 
-    def __init__(self, quantile: float) -> None:
-        super().__init__()
+    def __init__(self, quantile: float, **options: Any) -> None:
+        super().__init__(**options)
         if not 0 <= quantile <= 1:
             raise UsageError(f"quantile is {quantile}: take 0 to 1")
         self.quantile = quantile
@@ -48,8 +49,8 @@ class Coverage(Metric):  # type: ignore[misc]
     inside: Tensor
     seen: Tensor
 
-    def __init__(self, share: float = 0.9) -> None:
-        super().__init__()
+    def __init__(self, share: float = 0.9, **options: Any) -> None:
+        super().__init__(**options)
         # In two dimensions the squared distance in deviations is exponential, with a mean of 2.
         self.radius_squared = -2 * math.log(1 - share)
         self.add_state("inside", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")

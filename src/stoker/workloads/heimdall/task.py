@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -100,9 +101,7 @@ class HeimdallTask(Task[HeimdallConfig]):
 
     def metrics(self) -> dict[str, "Metric"]:
         """Median and 95th percentile of the error in metres; the share inside the 90% ellipse."""
-        from stoker.workloads.heimdall.metrics import Coverage, ErrorQuantile
-
-        return {"median_m": ErrorQuantile(0.5), "p95_m": ErrorQuantile(0.95), "coverage90": Coverage(0.9)}
+        return _metrics()
 
     def judge(self, model: nn.Module, batch: Any, metrics: Mapping[str, "Metric"]) -> None:
         """All of them, of the batch's estimates."""
@@ -112,11 +111,8 @@ class HeimdallTask(Task[HeimdallConfig]):
 
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
         """A map of samples that were not trained on, and where the samples were held, with what they took."""
-        was = model.training
-        model.eval()
         estimates, positions = self._locate(model, feeds)
-        model.train(was)
-        metrics = self.metrics()
+        metrics = _metrics(sync_on_compute=False)  # other ranks draw nothing, and would be waited for
         for metric in metrics.values():
             metric.update(estimates, positions)
         told = {name: float(metric.compute()) for name, metric in metrics.items()}
@@ -156,17 +152,26 @@ class HeimdallTask(Task[HeimdallConfig]):
             rank=0,
             world_size=1,
         )
-        with torch.no_grad():
+        with closing(feed):
             for batch in feed:
                 estimate, position = _estimate(model, batch)
                 means.append(estimate.mean.cpu())
                 lowers.append(estimate.lower.cpu())
                 positions.append(position.cpu())
-        feed.close()
         return Estimate(torch.cat(means), torch.cat(lowers)), torch.cat(positions)
 
     def _source(self, split: Literal["train", "valid"]) -> SqlSource:
         return open_source(self.url, self.campaign, split, self.config.dataset_ids)
+
+
+def _metrics(**options: Any) -> dict[str, "Metric"]:
+    from stoker.workloads.heimdall.metrics import Coverage, ErrorQuantile
+
+    return {
+        "median_m": ErrorQuantile(0.5, **options),
+        "p95_m": ErrorQuantile(0.95, **options),
+        "coverage90": Coverage(0.9, **options),
+    }
 
 
 def _estimate(model: nn.Module, batch: Any) -> tuple[Estimate, Tensor]:

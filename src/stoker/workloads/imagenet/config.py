@@ -96,5 +96,6 @@ class ImagenetConfig:
             raise UsageError("start_size without grow_epochs: say until which epoch the images grow")
         if self.stage is not None and self.keep is not None:
             raise UsageError("stage and keep: take one; stage copies first, keep copies as it is read")
-        if self.stage is not None and self.data is None:
-            raise UsageError("stage without data: made images are local already; say where to copy from")
+        for name in ("endpoint", "region", "stage", "keep"):
+            if getattr(self, name) is not None and self.data is None:
+                raise UsageError(f"{name} without data: made images are local already; say where others are")

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig, check
-from stoker.workloads.vesuvius.residence import Asked
+from stoker.workloads.vesuvius.inference import check_overlap
+from stoker.workloads.vesuvius.residence import HOMES, Asked
 from stoker.workloads.vesuvius.scrolls import MadeScrolls
 
 # Of `train.batch_size`, which follows from two settings of the workload.
@@ -73,12 +74,19 @@ class VesuviusConfig:
     def __post_init__(self) -> None:
         for name in ("train_batch_size", "accumulate_steps", "samples_per_epoch"):
             check(self, name, getattr(self, name) >= 1, "1 or more")
+        for name in ("workers", "tolerance", "dice", "entropy"):
+            check(self, name, getattr(self, name) >= 0, "0 or more")
         for name in ("foreground", "flip"):
             check(self, name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
-        check(self, "overlap", 0 <= self.overlap < 1, "from 0 to below 1")
         check(self, "std", self.std > 0, "above 0")
-        check(self, "workers", self.workers >= 0, "0 or more")
+        check(self, "threshold", 0 < self.threshold < 1, "a chance, above 0 and below 1")
+        check(self, "reserve_gb", self.reserve_gb is None or self.reserve_gb >= 0, "0 or more, or left out")
         check(self, "widths", min(self.widths, default=0) >= 1, "one number or more, each 1 or more")
+        check_overlap(self.overlap)
+        if self.resident not in HOMES:
+            raise UsageError(f"resident is {self.resident!r}: take one of {', '.join(HOMES)}")
+        if self.dice + self.entropy == 0:
+            raise UsageError("dice and entropy are both 0: give the loss a weight above 0")
         if self.train.batch_size not in (_LEFT_OUT, self._step):
             raise UsageError(
                 f"train.batch_size is {self.train.batch_size}, but train_batch_size x accumulate_steps is "

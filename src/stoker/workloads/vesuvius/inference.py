@@ -27,6 +27,14 @@ from stoker.workloads.vesuvius.scrolls import create_zarr
 _SIGMA, _LEAST = 1 / 8, 1e-3
 
 
+def check_overlap(overlap: float) -> None:
+    """UsageError where a window of that overlap would not move on."""
+    if not 0 <= overlap < 1:
+        raise UsageError(
+            f"overlap is {overlap}: it is the share of a window that the next one has too, from 0 to below 1"
+        )
+
+
 def slide(
     model: nn.Module,
     volume: Path | NDArray[np.uint8] | torch.Tensor,
@@ -42,10 +50,7 @@ def slide(
     Slabs come from the top, without a gap and without overlap. `transform` is the one of the training without
     its flips.
     """
-    if not 0 <= overlap < 1:
-        raise UsageError(
-            f"overlap is {overlap}: it is the share of a window that the next one has too, below 1"
-        )
+    check_overlap(overlap)
     stride = tuple(max(1, round(side * (1 - overlap))) for side in patch)
     windows = VolumeSource(volume, patch=patch, mode="grid", stride=stride)
     depth, height, width = describe_volume(volume, "volume").space

@@ -59,6 +59,8 @@ class MadeScrolls:
             raise UsageError(f"volumes is {self.volumes}: make at least 1")
         if len(self.shape) != 3 or min(self.shape) < 8:
             raise UsageError(f"shape is {self.shape}: give depth, height and width, each at least 8")
+        if self.noise < 0 or self.seed < 0:
+            raise UsageError(f"noise is {self.noise:g} and seed {self.seed}: both must be 0 or more")
         if not 1 <= self.thickness < self.pitch:
             raise UsageError(
                 f"thickness is {self.thickness} and pitch {self.pitch}: a sheet is at least 1 voxel thick, "
