@@ -138,11 +138,11 @@ def test_a_wrong_setting_is_told_where_it_stands(browser: Any, site: Site) -> No
     expect(page.get_by_label("epochs", exact=True)).to_be_focused()
     expect(page.get_by_text("many is not a whole number, 1 or more")).to_be_visible()
     page.get_by_label("epochs", exact=True).fill("1")
-    # Of a group that is closed.
-    page.get_by_text("stop", exact=True).click()
     page.get_by_label("heads", exact=True).fill("3")
     visit.press("Submit")
-    expect(page.get_by_text("the width must be a multiple of the heads")).to_be_visible()
+    expect(page.get_by_text(re.compile("width is 64.* heads 3: "))).to_be_visible()
+    expect(page.get_by_label("width", exact=True)).to_be_focused()
+    expect(page.get_by_label("width", exact=True)).to_have_attribute("aria-invalid", "true")
     assert page.url.endswith("#/new")
     page.close()
 
