@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from stoker.errors import EngineFailed, NoSuchJob, UsageError
+from stoker.facts import host
 from stoker.facts.values import Gpu, Holder
 from stoker.jobs.dispatcher import Dispatcher
 from stoker.jobs.engines.admission import find_place
@@ -308,6 +309,20 @@ def test_a_job_knows_nothing_of_the_store(service: Service, tmp_path: Path) -> N
     assert "jobs.db" not in json.dumps({k: v for k, v in environment.items() if k != "PYTEST_CURRENT_TEST"})
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["STOKER_JOB_FOLDER"] == where == str(service.folder(job).training)
+
+
+def test_jobs_that_run_beside_each_other_share_the_cores(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two slots has the threads of half of the cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    script = tmp_path / "threads.py"
+    script.write_text("import os\nprint(os.environ['OMP_NUM_THREADS'])\n")
+    job = service.store.create(Request(name="threads", script=str(script)))
+    service.start()
+    service.wait(job)
+    half = max(1, int((host.read().usable_cores or 1) / 2))
+    assert [line.text for line in service.store.lines(job.id).items] == [str(half)]
 
 
 def test_a_process_is_known_by_its_birth_too() -> None:

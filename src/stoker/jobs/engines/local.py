@@ -73,6 +73,7 @@ class LocalEngine:
                     stderr=out,
                     start_new_session=True,
                     env={
+                        **_threads(self._settings.slots),
                         **os.environ,
                         **self._settings.to_environment(),
                         # A job that was given no card sees none, whatever its config says.
@@ -111,6 +112,12 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _threads(slots: int) -> dict[str, str]:
+    """Each its share of the cores: two trainings that each take all of them slow each other to a crawl."""
+    cores = host.read().usable_cores
+    return {} if cores is None or slots == 1 else {"OMP_NUM_THREADS": str(max(1, int(cores / slots)))}
 
 
 def _read_cards() -> tuple[tuple[Gpu, ...], str | None]:
