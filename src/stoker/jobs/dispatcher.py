@@ -122,15 +122,14 @@ class Dispatcher:
         if handle is not None and self._is_ours(held):
             self._kill(handle)
         folder = JobFolder(root=self._settings.root, id=held.job.id)
-        lease = held.lease
         try:
-            # The report beats, so the lease is the one after it.
             self._tell_rest(held, folder)
-            [lease] = [one.lease for one in self._holding.held() if one.job.id == held.job.id]
         except LeaseLost:
             return
-        if lease.token == held.lease.token:
-            self._holding.lose(lease, why)
+        # That was a heartbeat too, so the lease is the one after it; none where the job has ended meanwhile.
+        for lease in [one.lease for one in self._holding.held() if one.job.id == held.job.id]:
+            if lease.token == held.lease.token:
+                self._holding.lose(lease, why)
 
     def _tell_rest(self, held: Held, folder: JobFolder) -> None:
         """What a runner that is gone left untold."""
