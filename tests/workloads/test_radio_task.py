@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stoker.errors import UsageError
-from stoker.train.config_file import load, to_values
+from stoker.train.config_file import build, load, to_values, without_passwords
 from stoker.train.fit import fit
 from stoker.train.task import World
 from stoker.workloads.heimdall import WORKLOAD, HeimdallConfig, HeimdallTask
@@ -130,5 +130,7 @@ def test_a_thousand_samples_take_of_the_device_what_is_said() -> None:
 
 def test_a_password_is_in_no_file_of_a_training() -> None:
     """Settings go to config.json, checkpoints and loggers; the password of a database's URL does not."""
-    kept = to_values(HeimdallConfig(database="postgresql://heimdall:s3cret@db.example/radio"))
+    config = HeimdallConfig(database="postgresql://heimdall:s3cret@db.example/radio")
+    kept = without_passwords(to_values(config))
     assert kept["database"] == "postgresql://heimdall:***@db.example/radio"
+    assert build(HeimdallConfig, to_values(config)) == config

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import UsageError
-from stoker.train.config_file import load, to_values
+from stoker.train.config_file import load, to_values, without_passwords
 from stoker.train.task import Workload
 
 
@@ -29,7 +29,9 @@ def go(
     folder = out or Path("runs") / workload.name
     if show_config:
         # A task's own: it may settle some of them by others.
-        sys.stdout.write(json.dumps(to_values(workload.task(made).config), indent=1) + "\n")
+        sys.stdout.write(
+            json.dumps(without_passwords(to_values(workload.task(made).config)), indent=1) + "\n"
+        )
         return 0
     if compare:
         if workload.compare is None:

@@ -168,4 +168,6 @@ def check(config: Any, name: str, holds: bool, allowed: str) -> None:
     if not holds:
         known = {entry.name for entry in fields(config)}
         assert name in known, name
-        raise UsageError(f"{name} is {getattr(config, name)!r}: it must be {allowed}")
+        value = getattr(config, name)
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise UsageError(f"{name} is {shown}: it must be {allowed}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from stoker.errors import MissingExtra, UsageError, WrongSetting
-from stoker.feed.sources.sql import hide_password
+from stoker.facts.secrets import hide_password
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def to_values(config: Any) -> dict[str, Any]:
-    """A config as plain values, as JSON has them; a password in a URL is for nobody's files."""
+    """A config as plain values, as JSON has them."""
     found = {}
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
@@ -51,10 +51,20 @@ def to_values(config: Any) -> dict[str, Any]:
             value = list(value)
         elif isinstance(value, Path):
             value = str(value)
-        elif isinstance(value, str):
-            value = hide_password(value)
         found[entry.name] = value
     return found
+
+
+def without_passwords(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values to be shown or kept: a password in a URL is for nobody's files."""
+    return {
+        name: without_passwords(value)
+        if isinstance(value, Mapping)
+        else hide_password(value)
+        if isinstance(value, str)
+        else value
+        for name, value in values.items()
+    }
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from stoker.errors import CheckpointBroken, TrainingFailed, UsageError
 from stoker.train import folder, preflight, rng
 from stoker.train.checkpoint import Checkpoints, Found
 from stoker.train.config import TrainConfig
-from stoker.train.config_file import to_values
+from stoker.train.config_file import to_values, without_passwords
 from stoker.train.devices import open_fabric
 from stoker.train.ema import Ema
 from stoker.train.journal import Journal, open_loggers, plain
@@ -230,7 +230,7 @@ def _assemble(
         ema=Ema(module, config.ema) if config.ema.decay else None,
         checkpoints=Checkpoints(out / folder.CHECKPOINTS, keep=config.save.keep),
         stop=stop,
-        settings=to_values(task.config),
+        settings=without_passwords(to_values(task.config)),
         tell=tell,
     )
 

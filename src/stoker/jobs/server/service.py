@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from stoker.facts.secrets import hide_password
 from stoker.jobs.job import Job
 from stoker.jobs.request import Policy
 from stoker.jobs.schema import schema_of
@@ -13,7 +14,6 @@ from stoker.jobs.server.doctoring import Doctor
 from stoker.jobs.server.prometheus import Traffic
 from stoker.jobs.server.tokens import Sessions, TokenFile
 from stoker.jobs.store import Store
-from stoker.jobs.store.database import hide_password
 from stoker.workloads import NAMES, find
 
 

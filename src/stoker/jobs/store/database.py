@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stoker.errors import DatabaseUnreachable, MissingExtra, UsageError
+from stoker.facts.secrets import hide_password
 
 # RETURNING came with 3.35, IS DISTINCT FROM with 3.39.
 _OLDEST_SQLITE = (3, 39)
@@ -303,15 +304,6 @@ def dialect_of(url: str) -> Sqlite | Postgres:
             f"no store {hide_password(url)!r}: give sqlite:///FILE or postgresql://USER@HOST/DATABASE"
         )
     return Sqlite(Path(url))
-
-
-def hide_password(url: str) -> str:
-    """A URL as it may be shown.
-
-    >>> hide_password("postgresql://ann:secret@host/jobs")
-    'postgresql://ann:***@host/jobs'
-    """
-    return re.sub(r"(//[^/@:]*):[^@/]*@", r"\1:***@", url)
 
 
 def _migrations() -> list[str]:

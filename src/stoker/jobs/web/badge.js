@@ -17,7 +17,7 @@ export function badge() {
 
 /** How far a job is, as a bar with its figures. */
 export function progressBar() {
-  const bar = el("progress", { max: "1", value: "0" });
+  const bar = el("progress", { max: "1", value: "0", "aria-label": "progress" });
   const text = el("span", { class: "figure" });
   return {
     node: el("div", { class: "progress" }, bar, text),

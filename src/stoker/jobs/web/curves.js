@@ -118,7 +118,7 @@ export function isAside(quantity) {
 function makeChart(quantity, names) {
   const lines = new Map();
   const heading = fresh("chart");
-  const place = el("div", { class: "plot", tabindex: "0", role: "img", "aria-describedby": heading });
+  const place = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": `Curves of ${quantity}`, "aria-describedby": heading });
   const legend = el("ul", { class: "legend" });
   const at = el("span", { class: "soft figure" });
   const node = el("figure", { class: "chart" },

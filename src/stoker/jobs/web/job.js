@@ -126,7 +126,7 @@ export function jobPage(main, { id, go }) {
   }
 
   function phasesPart() {
-    const strip = el("div", { class: "strip", role: "img" }, PHASES.map((phase) => el("div", { class: `phase ${phase}` })));
+    const strip = el("div", { class: "strip", role: "img", "aria-label": "phases" }, PHASES.map((phase) => el("div", { class: `phase ${phase}` })));
     const list = el("ul", { class: "legend" }, PHASES.map((phase) => el("li", {}, el("span", { class: `key phase ${phase}` }), el("span", {}, phase), " ", el("span", { class: "figure" }))));
     const none = el("p", { class: "soft" }, "Not measured yet.");
     const node = el("div", {}, none, strip, list);

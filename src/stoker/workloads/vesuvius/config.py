@@ -79,7 +79,8 @@ class VesuviusConfig:
         for name in ("foreground", "flip"):
             check(self, name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
         check(self, "std", self.std > 0, "above 0")
-        check(self, "threshold", 0 < self.threshold < 1, "a chance, above 0 and below 1")
+        if not 0 < self.threshold < 1:
+            raise UsageError(f"threshold is {self.threshold:g}: it is a chance, above 0 and below 1")
         check(self, "reserve_gb", self.reserve_gb is None or self.reserve_gb >= 0, "0 or more, or left out")
         check(self, "widths", min(self.widths, default=0) >= 1, "one number or more, each 1 or more")
         check_overlap(self.overlap)
