@@ -95,7 +95,7 @@ def test_two_hundred_trials_that_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     path = tmp_path / "wrong_turns.py"
     path.write_text(textwrap.dedent(SCRIPT))
-    held_here = psutil.Process().memory_info().rss
+    free, held_here = psutil.virtual_memory().available, psutil.Process().memory_info().rss
     wrong: Counter[str] = Counter()
     number = 0
     while wrong.total() < int(os.environ.get("STOKER_WRONG_TRIALS", "200")):
@@ -131,6 +131,7 @@ def test_two_hundred_trials_that_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     assert set(wrong) == set(MODES) or wrong.total() < len(MODES)
     assert psutil.Process().children(recursive=True) == []
     assert psutil.Process().memory_info().rss < held_here + (200 << 20)
+    assert psutil.virtual_memory().available > free - (1 << 30)
     temporary.rmdir()
 
 
