@@ -373,6 +373,7 @@ def test_a_deleted_job_leaves_no_folder(service: Service) -> None:
     service.store.delete(job.id)
     service.start()
     service.until(lambda: job, lambda _: not service.folder(job).path.exists())
+    assert not service.folder(job).path.exists()
 
 
 def test_lines_are_read_whole(tmp_path: Path) -> None:
