@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from stoker.watch.observer import Observer
 from stoker.watch.session import Plan, Session
 
 
-def train(steps: int) -> None:
+def train(steps: int, between: Callable[[], None] = lambda: None) -> None:
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(steps):
         net(torch.ones(1, 2)).sum().backward()
         optimizer.step()
+        between()
 
 
 class Hessian(torch.optim.SGD):
@@ -138,8 +140,9 @@ def test_a_failed_capture_does_not_end_the_counting() -> None:
     assert read(observer).updates == 3
 
 
-def test_a_device_that_failed_does_not_take_the_ending_along(tmp_path: Path) -> None:
-    """The outcome is written, and what could not be is told."""
+@pytest.mark.parametrize("found", ["at the end", "by a round"])
+def test_a_device_that_failed_does_not_take_the_ending_along(tmp_path: Path, found: str) -> None:
+    """The outcome is written, with every step, and what could not be is told."""
 
     class BrokenEvent(FakeEvent):
         def query(self) -> bool:
@@ -155,7 +158,7 @@ def test_a_device_that_failed_does_not_take_the_ending_along(tmp_path: Path) -> 
     session = Session(Plan(name="it", root=tmp_path))
     session.start()
     session.observer.use_device(Broken())  # type: ignore[arg-type]
-    train(3)
+    train(3, between=session.recorder.exchange if found == "by a round" else lambda: None)
     session.finish("failed", error="device-side assert")
     record = Record.open(session.folder).ranks[0]
     assert (record.about["outcome"], record.about["device"]) == ("failed", FakeDevice().name)

@@ -83,6 +83,7 @@ class Recorder:
         self.thread_seconds = 0.0
         self.note_us: float | None = None
         self._failure: str | None = None
+        self._device_failure: Exception | None = None
 
     @property
     def account(self) -> Account:
@@ -165,21 +166,19 @@ class Recorder:
         if self.note_us is None:  # over before the first round
             rehearsal.run()
             self.note_us = rehearsal.note_us
-        failure = self._let_device_end()
+        self._let_device_end()
         self.exchange(last=True)
-        if failure is not None:
-            self._fail(failure)
+        if self._device_failure is not None:
+            self._fail(self._device_failure)
 
-    def _let_device_end(self) -> Exception | None:
-        """Wait for the device, so that the last steps have their times; why not, if it has failed."""
+    def _let_device_end(self) -> None:
+        """Wait for the device, so that the last steps have their times."""
         device = self._observer.device
         if device is not None and self._observer.events.marks:
             try:
                 device.synchronize()
             except Exception as error:  # noqa: BLE001  # that is the run's affair, not its end
-                self._observer.events.forget()
-                return error
-        return None
+                self._device_failure = error
 
     def _round(self, *, last: bool) -> Round:
         observer = self._observer
@@ -204,19 +203,27 @@ class Recorder:
         )
 
     def _read_events(self, *, rest: float) -> tuple[list[float], list[float]]:
-        """The device's times since the last round, in small bites with a rest after each."""
+        """The device's times since the last round, in small bites with a rest after each.
+
+        A device that has failed tells no more: the steps from there on have the host's clock alone.
+        """
         events = self._observer.events
         marks: list[float] = []
         bite = max(_BITE, len(events.marks) // _BITES)
-        while True:
+        while self._device_failure is None:
             with self._observer.asking:
                 if self._observer.capturing:
                     return marks, []
-                taken = events.take_marks(bite)
-                marks += taken
-                if len(taken) < bite:
-                    return marks, events.take_pairs()
+                try:
+                    taken = events.take_marks(bite)
+                    marks += taken
+                    if len(taken) < bite:
+                        return marks, events.take_pairs()
+                except Exception as error:  # noqa: BLE001  # the notes of this round are good; told at the end
+                    self._device_failure = error
             time.sleep(rest)
+        events.forget()
+        return marks, []
 
     def _describe(self) -> str | None:
         """What is known of the loaders, and the goal; None where that has not changed."""
