@@ -10,6 +10,7 @@ StokerError
 │   ├── SourceBroken                 a source's files or samples that cannot be read or put into batches
 │   ├── StateBroken                  a state of an order that cannot be read
 │   ├── OrderChanged                 a resume with another order than the state's
+│   ├── RanksDisagree                ranks with different settings, or at different steps
 │   ├── NotPackable                  samples that a tier cannot hold: no tensors, or not all alike
 │   ├── NotTransformable             a batch without the images that a transform is for
 │   ├── CheckpointBroken             a training's checkpoint that is not as it was written
@@ -29,6 +30,7 @@ StokerError
 ├── StageFailed                      staging ended with files missing
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
+├── RankLost (ConnectionError)       a rank that ended, or did not come to where the others waited for it
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── ScratchFailed                    a scratch run could not be held: no platform for it, or it broke
 ├── DiagnosisFailed                  a script or record in which no step could be observed
@@ -91,6 +93,10 @@ class StateBroken(UsageError):
 
 class OrderChanged(UsageError):
     """A resume with another order than the state's: samples would come twice or not at all."""
+
+
+class RanksDisagree(UsageError):
+    """Ranks with different settings, or that do not begin the same epoch at the same step."""
 
 
 class NotPackable(UsageError):
@@ -192,6 +198,10 @@ class NoSpace(StageFailed):
 
 class DatabaseUnreachable(StokerError, ConnectionError):
     """No connection to a database: no server or file there, no such user or database, or lost too often."""
+
+
+class RankLost(StokerError, ConnectionError):
+    """A rank that ended, cannot be reached, or did not come in time to where the others waited for it."""
 
 
 class NoRoom(StokerError, MemoryError):

@@ -1,8 +1,8 @@
 """Which tier holds the samples: the highest that fits, and the sentence that says why. Pure.
 
-The tiers from the device down: vram; window, which is ram with a part of it in VRAM too; ram; source. A disk
-cache, where a folder for one was given, lies under whichever is chosen: what memory does not hold is read
-from there.
+The tiers from the device down: vram; spread, which is each sample on the card of one of the ranks; window,
+which is ram with a part of it in VRAM too; ram; source. A disk cache, where a folder for one was given, lies
+under whichever is chosen: what memory does not hold is read from there.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stoker.errors import UsageError
 from stoker.facts.words import size
 
-TIERS = ("vram", "window", "ram", "source")
+TIERS = ("vram", "spread", "window", "ram", "source")
 # Of what is free, left to everybody else: the loop's own growth, the page cache, other processes.
 KEPT_SHARE = 0.1
 # A smaller part of the samples in VRAM is not worth it.
@@ -20,11 +20,15 @@ _LEAST_WINDOW = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What is free here, in bytes; None where there is none, or it could not be told."""
+    """What is free here, in bytes; None where there is none, or it could not be told.
+
+    `every` is what samples may take of every rank's card, as the ranks have told each other: the same on all.
+    """
 
     vram: int | None = None
     ram: int | None = None
     shm: int | None = None
+    every: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ class Wish:
 
     `bytes` is what all samples take; None with `unheld` saying why they cannot be held in memory. `reserve`
     is what the model needs of the device at its peak; None while that is not known. `ranks` share this host.
+    `spread` is what each card takes where the samples are spread over the `cards` of all ranks; None where
+    they cannot be.
     """
 
     bytes: int | None
@@ -40,6 +46,8 @@ class Wish:
     reserve: int | None = None
     reserve_said: str = ""
     ranks: int = 1
+    spread: int | None = None
+    cards: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,18 +93,33 @@ _Fit = tuple[str, int | None]
 
 def _vram(wish: Wish, room: Room) -> _Fit:
     assert wish.bytes is not None
-    left, said = _left(wish, room)
+    left, said = left_on_device(wish, room)
     if left is None:
         return said, None
+    if room.every is not None and _spread(wish, room)[1] is not None:  # so all ranks take the same of the two
+        left = room.every
+        said = f"every rank's card ({size(left)} left on each); here {said}"
     if wish.bytes <= left:
         return f"{size(wish.bytes)} fits {said}", wish.bytes
     return f"{size(wish.bytes)} does not fit {said}", None
 
 
+def _spread(wish: Wish, room: Room) -> _Fit:
+    """The same answer on every rank: of what they have told each other, and nothing of this one's own."""
+    if wish.spread is None or room.every is None:
+        return "", None
+    assert wish.bytes is not None
+    what = f"{size(wish.bytes)} over {wish.cards} cards, {size(wish.spread)} on each,"
+    left = f"the {size(room.every)} that every rank has left"
+    if wish.spread > room.every:
+        return f"{what} does not fit {left}", None
+    return f"{what} fits {left}", wish.spread
+
+
 def _window(wish: Wish, room: Room) -> _Fit:
     """What stands in its way is told of the tiers above and below."""
     assert wish.bytes is not None
-    left, said = _left(wish, room)
+    left, said = left_on_device(wish, room)
     fits, resident = _ram(wish, room)
     if left is None or resident is None or left < wish.bytes * _LEAST_WINDOW:
         return "", None
@@ -116,7 +139,7 @@ def _ram(wish: Wish, room: Room) -> _Fit:
     return f"{size(wish.bytes)} fits {size(room.ram)} free", 0
 
 
-def _left(wish: Wish, room: Room) -> tuple[int | None, str]:
+def left_on_device(wish: Wish, room: Room) -> tuple[int | None, str]:
     """The device's memory that samples may take, and of how much it is left."""
     if room.vram is None:
         return None, "the device is the CPU"
@@ -126,4 +149,9 @@ def _left(wish: Wish, room: Room) -> tuple[int | None, str]:
     return int((room.vram - wish.reserve) * (1 - KEPT_SHARE)), said
 
 
-_FITS: dict[str, Callable[[Wish, Room], _Fit]] = {"vram": _vram, "window": _window, "ram": _ram}
+_FITS: dict[str, Callable[[Wish, Room], _Fit]] = {
+    "vram": _vram,
+    "spread": _spread,
+    "window": _window,
+    "ram": _ram,
+}

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from stoker.errors import UsageError
 from stoker.facts import host
 from stoker.feed.choice import checked_tier
+from stoker.feed.company import find_company
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
 from stoker.feed.order import Order
@@ -49,10 +50,10 @@ class Feed(DataLoader[Any]):
     together, and stays when their number changes. `shuffle`: True, "full", "blocks" or False. `subset`,
     `limit` and `weights` choose samples (see `Order`). `transform` runs by the batch on the device, after the
     cache.
-    `tier`: "auto", or the highest to use: "vram", "window", "ram" or "source". `reserve` is what the model
-    needs of the device in bytes; where it is neither given nor in stoker.toml it is taken from the first
-    steps. `cache` is a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading processes; 0
-    reads by threads.
+    `tier`: "auto", or the highest to use: "vram", "spread", "window", "ram" or "source". `reserve` is what
+    the model needs of the device in bytes; where it is neither given nor in stoker.toml it is taken from the
+    first steps. `cache` is a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading
+    processes; 0 reads by threads.
 
     An epoch is one `iter`. There is no `set_epoch` to call: each begins the next, or goes on where
     `load_state_dict` says.
@@ -160,7 +161,7 @@ class Feed(DataLoader[Any]):
 
     @property
     def tier(self) -> str:
-        """Where the samples are held now: vram, window, ram, or nowhere (source)."""
+        """Where the samples are held now: vram, spread, window, ram, or nowhere (source)."""
         return self._hold().tier if len(self._source) else "source"
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,7 +221,9 @@ class Feed(DataLoader[Any]):
             place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
         )
         with told_to_accelerate(self):
-            for shard, batch in self._hold().batches(shards):
+            holding = self._hold()
+            holding.begin(order, place)
+            for shard, batch in holding.batches(shards):
                 if transform is not None:
                     batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
                 progress.handed += 1
@@ -260,19 +263,21 @@ class Feed(DataLoader[Any]):
 
     def _hold(self) -> Holding:
         if self._holding is None:
-            ranks = self._ranks
+            ranks, device = self._ranks, _numbered(self.device)
+            order = self._order(ranks)
             reserve, said = _reserve(self._reserve)
             self._holding = Holding(
                 self._source,
                 prefetch=self._prefetch,
                 disk=self._disk,
-                device=_numbered(self.device),
+                device=device,
                 asked=self._tier,
-                numbers=self._order(ranks).numbers(),
+                numbers=order.numbers(),
                 ranks=ranks,
                 reserve=reserve,
                 reserve_said=said,
                 cache_random=self._cache_random,
+                company=find_company(ranks, device) if order.takes_each_once else None,
             )
         return self._holding
 

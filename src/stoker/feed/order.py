@@ -235,6 +235,13 @@ class Order:
             return None
         return np.unique(self._taken(np.arange(self.size, dtype=np.int64)))
 
+    @cached_property
+    def takes_each_once(self) -> bool:
+        """Whether no sample comes twice in an epoch, but for the padding of a short last batch."""
+        if self._cumulative is not None:
+            return False
+        return self._subset is None or len(np.unique(self._subset)) == len(self._subset)
+
     def state(self, place: Place, fingerprint: str) -> State:
         """What a checkpoint keeps, when `place` is what comes next of a source with this fingerprint."""
         end = self.count_steps(place.offset)

@@ -4,8 +4,9 @@ What is asked for is a row of index arrays; what comes is a batch for each, in t
 number under way. An error comes where its batch would have come.
 """
 
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from stoker.feed.order import Shard
 from stoker.feed.sources.base import Indices, Source
 
 
@@ -127,6 +129,21 @@ class Workers:
     def close(self) -> None:
         """End the workers that wait, others after their epoch; they are started again if there is more."""
         self._waiting = []
+
+
+def wanted_of(
+    missing: "weakref.WeakMethod[Callable[[Indices], Indices]]",
+    shards: Iterable[Shard],
+    asked: deque[tuple[Shard, Indices]],
+) -> Iterator[Indices]:
+    """What is to be read for each shard. The reader keeps this, so it must not keep the reader's owner."""
+    for shard in shards:
+        find = missing()
+        if find is None:
+            return
+        asked.append((shard, find(shard.samples)))
+        del find
+        yield asked[-1][1]
 
 
 def _all_live(loader: DataLoader[Any]) -> bool:

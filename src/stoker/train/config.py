@@ -13,7 +13,7 @@ from stoker.errors import UsageError
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 # Where samples wait: auto, or the highest to use.
-Tier = Literal["auto", "vram", "window", "ram", "source"]
+Tier = Literal["auto", "vram", "spread", "window", "ram", "source"]
 LOGGERS = ("tensorboard", "wandb", "mlflow")
 
 

@@ -25,7 +25,7 @@ from stoker.train.microbatch import halve, is_out_of_memory, spans
 from stoker.train.task import Losses, Task
 
 # Tiers that hold samples in the device's memory, which a feed can give back.
-_ON_DEVICE = ("vram", "window")
+_ON_DEVICE = ("vram", "spread", "window")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,6 +115,10 @@ class Rows:
         for leaf, words, into in zip(self.layout.leaves, rows, out, strict=True):
             _take(words.numpy(), numbers, words_of(into, leaf).numpy())
 
+    def find(self, indices: Indices) -> Indices:
+        """Where in this memory these samples are, for `get`: each in the row of its number."""
+        return indices
+
     def held(self, indices: Indices) -> NDArray[np.bool_]:
         """Of each of these samples, whether it is held."""
         return self.opened()[1][indices].astype(np.bool_)

@@ -72,7 +72,7 @@ class ImagenetConfig:
     label_smoothing: float = 0.1
     # A checkpoint to begin with: of torchvision's ResNet-50, or `model.safetensors` of a training here.
     weights: str | None = None
-    # Where samples wait: auto, or the highest to use of vram, window, ram and source.
+    # Where samples wait: auto, or the highest to use of vram, spread, window, ram and source.
     tier: Tier = "auto"
     train: TrainConfig = field(default_factory=_train)
 

@@ -66,7 +66,7 @@ class SarConfig:
     # Weights of the loss's parts.
     mse: float = 0.7
     ssim: float = 0.3
-    # Where samples wait: auto, or the highest to use of vram, window, ram and source.
+    # Where samples wait: auto, or the highest to use of vram, spread, window, ram and source.
     tier: Tier = "auto"
     train: TrainConfig = field(default_factory=_train)
 
