@@ -131,7 +131,7 @@ def be_killed(rank: int, victim: int, sends: int) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(self, *words)
 
-    Company._send = send  # type: ignore[method-assign]
+    Company._send = send  # type: ignore[method-assign, assignment]
     return fail(rank)
 
 
@@ -208,14 +208,27 @@ class Net(nn.Module):
 
     def forward(self, batch: Any) -> torch.Tensor:
         found: torch.Tensor = self.layers(batch["values"] / 2**24).squeeze(1)
-        return (found - batch["number"] / LENGTH).square().mean()
+        loss: torch.Tensor = (found - batch["number"] / LENGTH).square().mean()
+        return loss
 
 
-def train_model(rank: int, epochs: int) -> Any:
-    """The loss of each step, over all ranks; under DistributedDataParallel where there are several."""
-    model: nn.Module = Net()
-    if dist.get_world_size() > 1:
-        model = DistributedDataParallel(model)
+def wrapped(model: Net, how: str) -> nn.Module:
+    """Alone, each rank with a whole copy of the model, or (FSDP2) with its shard of each layer."""
+    if how == "ddp":
+        return DistributedDataParallel(model)
+    if how == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in (model.layers[0], model.layers[2], model):
+            fully_shard(layer, mesh=mesh)
+    return model
+
+
+def train_model(rank: int, how: str, epochs: int) -> Any:
+    """The loss of each step, over all ranks; and what the model has become."""
+    model = wrapped(Net(), how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses, numbers = [], []
     with closing(make_feed(drop_last=True)) as feed:
@@ -225,10 +238,15 @@ def train_model(rank: int, epochs: int) -> Any:
                 loss = model(batch)
                 loss.backward()
                 optimizer.step()
-                dist.all_reduce(loss.detach())
+                loss = loss.detach()
+                dist.all_reduce(loss)
                 losses.append(loss.item() / dist.get_world_size())
                 numbers.append(batch["number"].tolist())
-        return {"losses": losses, "numbers": numbers, "tier": feed.tier}
+        weights = list(model.parameters())
+        if how == "fsdp":
+            weights = [weight.full_tensor() for weight in weights]  # type: ignore[attr-defined]
+        told = [weight.flatten().tolist() for weight in weights]
+        return {"losses": losses, "numbers": numbers, "weights": told, "tier": feed.tier}
 
 
 DOES: dict[str, Callable[..., Any]] = {

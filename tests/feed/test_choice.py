@@ -87,9 +87,57 @@ def test_what_stays_in_vram() -> None:
     assert choose(WISH, Room(vram=12 * GB, ram=64 * GB)).resident == 0
 
 
+SPREAD = Wish(bytes=30 * GB, reserve=12 * GB, reserve_said="reserve=", spread=8 * GB, cards=4)
+
+
+@pytest.mark.parametrize(
+    ("room", "asked", "tier", "said"),
+    [
+        # Before the ranks have met, and where one of them does not know its model's need, nothing is spread.
+        (Room(vram=20 * GB, ram=64 * GB), "auto", "window", "7.2 GiB of 30.0 GiB in VRAM"),
+        (
+            Room(vram=24 * GB, every=9 * GB),
+            "auto",
+            "spread",
+            "30.0 GiB over 4 cards, 8.0 GiB on each, fits the",
+        ),
+        (Room(vram=24 * GB, every=9 * GB), "vram", "spread", "9.0 GiB that every rank has left"),
+        (
+            Room(vram=24 * GB, ram=64 * GB, every=7 * GB),
+            "auto",
+            "window",
+            "8.0 GiB on each, does not fit the 7.0",
+        ),
+        # On the smallest card it would not fit: so this one, where it would, takes its part as the others do.
+        (
+            Room(vram=92 * GB, every=9 * GB),
+            "auto",
+            "spread",
+            "does not fit every rank's card (9.0 GiB left on",
+        ),
+        (Room(vram=92 * GB, every=7 * GB), "auto", "vram", "30.0 GiB fits 92.0 GiB free"),
+        (Room(vram=92 * GB, every=40 * GB), "auto", "vram", "fits every rank's card (40.0 GiB left on each)"),
+        (Room(vram=92 * GB, every=40 * GB), "spread", "spread", "fits the 40.0 GiB that every rank has left"),
+        (Room(vram=24 * GB, ram=64 * GB, every=9 * GB), "window", "window", "10.8 GiB of 30.0 GiB in VRAM"),
+    ],
+)
+def test_over_the_cards_of_all_ranks(room: Room, asked: str, tier: str, said: str) -> None:
+    """By what every rank has left, as they told each other: so all take the same."""
+    choice = choose(SPREAD, room, asked)
+    assert (choice.tier, said in choice.why + choice.above) == (tier, True), choice
+
+
+@pytest.mark.parametrize("every", [9 * GB, 29 * GB, 30 * GB, 40 * GB])
+def test_all_ranks_spread_or_none(every: int) -> None:
+    """Whatever each has free by itself: only what all know decides."""
+    tiers = {choose(SPREAD, Room(vram=vram * GB, every=every)).tier for vram in range(13, 200, 7)}
+    assert tiers == ({"spread"} if every < 30 * GB else {"vram"})
+
+
 def test_below_one_that_failed() -> None:
     """After an allocation that failed, only what lies below it is chosen."""
     room = Room(vram=92 * GB, ram=64 * GB)
     assert choose(WISH, room, below="vram").tier == "window"
+    assert choose(WISH, room, below="spread").tier == "window"
     assert choose(WISH, room, below="window").tier == "ram"
     assert choose(WISH, room, below="ram").tier == "source"

@@ -130,16 +130,19 @@ def test_a_rank_that_does_not_come_is_named(run: Run, epoch: int) -> None:
 
 
 @pytest.mark.slow
-def test_losses_under_ddp_are_the_one_ranks(run: Run) -> None:
-    """The same global batches, and so the same losses but for the order of sums."""
-    alone, several = run("train_model", 1, epochs=2), run("train_model", 2, epochs=2)
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_losses_are_the_one_ranks(run: Run, how: str) -> None:
+    """Under DDP and FSDP: the same global batches, and so the same losses but for the order of sums."""
+    [alone], several = run("train_model", 1, how="alone", epochs=2), run("train_model", 2, how=how, epochs=2)
     assert [one["tier"] for one in several] == ["spread"] * 2
     together = [
         list(chain.from_iterable(step)) for step in zip(*(one["numbers"] for one in several), strict=True)
     ]
-    assert together == alone[0]["numbers"]
+    assert together == alone["numbers"]
     for one in several:
-        np.testing.assert_allclose(one["losses"], alone[0]["losses"], rtol=1e-5)
+        np.testing.assert_allclose(one["losses"], alone["losses"], rtol=1e-5)
+        for weight, expected in zip(one["weights"], alone["weights"], strict=True):
+            np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)
 
 
 # --- the rest, by name ----------------------------------------------------------------------------------

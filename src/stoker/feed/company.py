@@ -60,7 +60,7 @@ class Company:
         `same` is what else must be the same on all ranks: RanksDisagree on all of them where something is
         not. Other data, which may be a copy of the same with another date, are only not held together.
         """
-        own = state.to_json() | same
+        own = {**state.to_json(), **same}
         fingerprint = own.pop("fingerprint")
         with self._together("agree on a tier"):
             if self._host is None:
