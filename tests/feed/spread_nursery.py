@@ -42,8 +42,8 @@ LENGTH, NUMBERS, GLOBAL, SEED = (
 )  # the last of 7 batches has 5 samples: padded for 2 and 4 ranks
 ROW = 4 * NUMBERS + 8
 CARD = LENGTH * ROW
-# Of what is sent at a time: a few samples, so that an exchange takes several rounds.
-spread._ROUND_BYTES = 5 * ROW
+# Samples that are sent at a time: so few that an exchange takes several rounds.
+AT_ONCE = 5
 
 Told = list[list[int]]
 
@@ -71,24 +71,35 @@ def tell(batches: Iterable[Any]) -> Told:
 
 
 def about(feed: Feed) -> dict[str, Any]:
-    """Where its samples are by now."""
-    rows = feed._hold()._rows
-    held = rows.bytes if isinstance(rows, SpreadRows) else None
-    return {"tier": feed.tier, "why": feed.why, "bytes": held, "asked": list(feed._source.asked)}  # type: ignore[attr-defined]
+    """Where its samples are by now, in how many bytes, and which ones its source was asked for."""
+    rows, source = feed._hold()._rows, feed._source
+    assert isinstance(source, Numbered)
+    held = None
+    if isinstance(rows, SpreadRows):
+        held = sum(words.untyped_storage().nbytes() for words in rows._memory.opened()[0])
+    return {"tier": feed.tier, "why": feed.why, "bytes": held, "asked": list(source.asked)}
 
 
 # --- what a rank may do -------------------------------------------------------------------------------
 
 
 def train_epochs(rank: int, epochs: int = 3, **options: Any) -> Any:
-    """All batches of some epochs."""
+    """All batches of some epochs; and the bytes that were on their way at once."""
+    plain, sent = Company._send, []
+
+    def send(self: Company, sizes: list[int], coming: list[int], words: torch.Tensor) -> torch.Tensor:
+        came = plain(self, sizes, coming, words)
+        sent.append(words.nbytes + came.nbytes)
+        return came
+
+    Company._send = send  # type: ignore[method-assign]
     with closing(make_feed(**options)) as feed:
         before = feed.why
         found = []
         for _ in range(epochs):
             batches = tell(feed)
             found.append({"batches": batches, **about(feed)})
-        return {"epochs": found, "before": before}
+        return {"epochs": found, "before": before, "sent": sent}
 
 
 def train_steps(rank: int, steps: int, state: Any = None) -> Any:
@@ -263,6 +274,7 @@ def work(flags: mmap.mmap, words: list[str]) -> int:
     name, rank, world, folder = words[0], int(words[1]), int(words[2]), Path(words[3])
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     card(CARD)
+    spread._ROUND_BYTES = AT_ONCE * ROW
     told = DOES[name](rank, **json.loads(words[4]))
     (folder / f"{rank}.json").write_text(json.dumps(told))
     sys.stdout.flush()

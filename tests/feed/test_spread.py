@@ -13,7 +13,7 @@ import pytest
 
 from feed.numbered import Numbered
 from feed.nursery import Nursery
-from feed.spread_nursery import CARD, GLOBAL, LENGTH, NUMBERS, ROW, SEED, Told, tell
+from feed.spread_nursery import AT_ONCE, CARD, GLOBAL, LENGTH, NUMBERS, ROW, SEED, Told, tell
 from stoker.feed.exchange import rows_of, share_of
 from stoker.feed.order import Order
 
@@ -67,6 +67,11 @@ def test_all_ranks_together_get_the_one_ranks_batches(run: Run, ranks: int) -> N
             assert (
                 part["bytes"] == rows_of(LENGTH, ranks) * ROW == (share_of(LENGTH, ranks) + 2 * ranks) * ROW
             )
+    for one in told:
+        assert len(one["sent"]) > 2 * 2 * 2  # two leaves, in several rounds of two exchanges
+        assert max(one["sent"]) <= 2 * (AT_ONCE + ranks) * ROW
+        moved = sum(one["sent"]) / 2 / 2  # of each exchange, out or in
+        assert moved == pytest.approx(LENGTH * ROW / ranks * (ranks - 1) / ranks, rel=0.25)
     # Beside the sample that each rank looks at first, and the padding.
     looked, padding = Counter({0: ranks}), -LENGTH % GLOBAL % ranks
     for parts in ([one["epochs"][0] for one in told], [one["epochs"][2] for one in told]):

@@ -27,9 +27,9 @@ from stoker.feed.ranks import Ranks
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers.spread import SpreadRows, per_round
 
-# As long as NCCL waits by itself: a loop whose ranks are further apart has ended already. A rank that died is
-# known at once on the host, by its closed connection.
-PATIENCE = timedelta(minutes=10)
+# As long as torch itself waits over gloo: rank 0 may evaluate or save between two epochs. A rank that died is
+# known at once, by its closed connection.
+PATIENCE = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Company:
             rows.drop(plan.dropped)
             if plan.count and self._cards is None:
                 by_nccl = self._device.type == "cuda" and "cuda:nccl" in dist.get_backend_config()
-                self._cards = dist.new_group(backend="nccl", timeout=PATIENCE) if by_nccl else self._host
+                self._cards = dist.new_group(backend="nccl") if by_nccl else self._host
             for part in plan.rounds():
                 send = partial(self._send, list(map(len, part.sent)), list(map(len, part.received)))
                 rows.trade(np.concatenate(part.sent), part.gone, np.concatenate(part.received), send)

@@ -266,10 +266,12 @@ class Keeping:
             return
         peak = torch.cuda.max_memory_reserved(self._device)
         self._wish = replace(self._wish, reserve=peak, reserve_said=f"peak of {_STEPS_TO_PEAK} steps")
+        if self._company is not None:  # they choose together, before the next epoch
+            return
         better = choose(self._wish, self._room(), self._asked)
         if better.tier == "vram":
             self._rise(better)
-        elif better.tier == "window" and self._company is None:  # else all choose, before the next epoch
+        elif better.tier == "window":
             self._change(better)
         elif better.tier == self.tier:
             self._choice = better  # which says by now why it is no higher one
