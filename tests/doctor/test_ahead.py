@@ -50,7 +50,7 @@ def uneven(prefetch: int = 1, step: float = 0.0182) -> Evidence:
     ],
 )
 def test_it_is_what_torch_does(workers: int, prefetch: int, real: float) -> None:
-    """Beside 96 steps of a real DataLoader with these sleeps (ms, torch 2.13, 2 cores): `next()` takes 0.5."""
+    """Beside 96 steps of a real DataLoader with these sleeps (ms, torch 2.13): `next()` itself takes 0.5."""
     told = step_seconds(UNEVEN, COMPUTE, workers=workers, prefetch=prefetch)
     assert told is not None
     assert 0.3 < real - 1e3 * told < 1.0

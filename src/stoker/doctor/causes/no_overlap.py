@@ -20,7 +20,7 @@ _AHEAD = Cure(
     risk="memory and /dev/shm for each batch under way",
 )
 CURES = (_WORKERS, _LOADER, _AHEAD)
-# By how much the step may be off what the times of its batches make of it, as a share, for them to explain it.
+# By how much the step may be off what its batches' times make of it, as a share, for them to explain it.
 _EXPLAINED = 0.25
 
 
@@ -73,9 +73,9 @@ def _by_queue(run: Evidence) -> Judgement:
         share=saved,
         certainty=0.95,
         evidence=(
-            f"a batch is made in {duration(usual)} and at most in {duration(slowest)}, and {run.workers} workers "
-            f"with prefetch_factor={prefetch} have too few ready for that: by these times a step takes "
-            f"{duration(now)}, and {duration(then)} with prefetch_factor={value}",
+            f"a batch is made in {duration(usual)} and at most in {duration(slowest)}, and "
+            f"{run.workers} workers with prefetch_factor={prefetch} have too few ready for that: by these "
+            f"times a step takes {duration(now)}, and {duration(then)} with prefetch_factor={value}",
         ),
         cures=(_AHEAD,),
     )

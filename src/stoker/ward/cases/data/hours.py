@@ -1,4 +1,4 @@
-"""Makes a folder of compressed files of swell, an hour each: `hours.py OUT --files N --records N --length N`."""
+"""Makes a folder of compressed files of swell, an hour each: `hours.py OUT --files N --records N`."""
 
 import argparse
 from pathlib import Path
