@@ -76,9 +76,7 @@ def decide(ending: Ending) -> Verdict:
         return Verdict(outcome="done", reason=f"ended at step {_count(ending.steps)}")
     if ending.guard is not None:
         name, reason = ending.guard
-        if (
-            name == "idle" and ending.uncaught is not None
-        ):  # workers that it joins, other ranks that wait for it
+        if name == "idle" and ending.uncaught is not None:  # it joins its workers, or ranks wait for it
             return Verdict(outcome="failed", reason=f"{ending.uncaught} (then {reason})")
         return Verdict(outcome="stopped", reason=reason, guard=name)
     if ending.timeout_s is not None:
