@@ -99,8 +99,9 @@ def _together(
     messages: Sequence[Message],
 ) -> Together:
     late = met.late.ranks
-    queued = {rank: _queued(record.ranks[rank], stretches[rank], found[rank].step) for rank in found}
-    spent = {rank: _spent(met, rank, found[rank], stretches[rank], queued[rank][0]) for rank in found}
+    cores = {rank: _cores(record.ranks[rank], stretches[rank], found[rank].step) for rank in found}
+    usual = _usual_queue([cores[rank] for rank in found if rank not in late])
+    spent = {rank: _spent(met, rank, found[rank], stretches[rank], cores[rank], usual) for rank in found}
     return Together(
         met=met,
         doubt=doubt_of(met.late.each) or 0.0,
@@ -108,25 +109,69 @@ def _together(
         more=_beyond(spent, late, ("wait", "gc", "queued", "work")),
         phases=_beyond(spent, late, tuple(f"own_{name}" for name in PHASES)),
         causes=_causes(found[late[0]]),
-        crowded={rank: beside for rank, (_, beside) in queued.items() if beside is not None},
+        crowded={rank: told.beside for rank, told in cores.items() if told is not None},
         transfers=_transfers(messages),
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Cores:
+    """Seconds a step that the training thread had a core and stood in line for one, and that others did."""
+
+    computed: float
+    queued: float
+    beside: float
+
+
+def _cores(rank: RankRecord, stretch: _Stretch, step: float) -> _Cores | None:
+    """By the counters beside a run; None where the platform does not say."""
+    lines = [
+        line
+        for line in rank.resources()
+        if line.get("loop_queued_s") is not None and _within(line["t"], stretch.began, stretch.ended)
+    ]
+    if len(lines) < 2 or lines[-1]["t"] <= lines[0]["t"]:
+        return None
+    first, last = lines[0], lines[-1]
+    steps = (last["t"] - first["t"]) / step
+    computed, queued, whole = (
+        max(0.0, (last.get(name) or 0.0) - (first.get(name) or 0.0)) / steps
+        for name in ("loop_cpu_s", "loop_queued_s", "queued_s")
+    )
+    return _Cores(computed=computed, queued=queued, beside=max(0.0, whole - queued))
+
+
+def _usual_queue(others: Sequence[_Cores | None]) -> float | None:
+    """Seconds in line for each on a core, of the ranks that are not late; None where one does not tell."""
+    known = [one for one in others if one is not None]
+    computed = sum(one.computed for one in known)
+    if len(known) < len(others) or not computed:
+        return None
+    return sum(one.queued for one in known) / computed
+
+
 def _spent(
-    met: Joined, rank: int, run: Evidence, stretch: _Stretch, queued: float | None
+    met: Joined, rank: int, run: Evidence, stretch: _Stretch, cores: _Cores | None, usual: float | None
 ) -> dict[str, float | None]:
-    """Seconds a step: by phase without standing in collectives, and by what it was spent for."""
+    """Seconds a step, standing in collectives apart: by phase, and by what they were spent for.
+
+    Who computes more stands in line more, on a machine that others use too: that much goes with what is
+    computed, and `queued` is what comes on top of it, by the other ranks' turns.
+    """
     stood = met.ranks[rank].stood_in
     own = {name: (run.shares.get(name) or 0.0) * run.step - stood.get(name, 0.0) for name in PHASES}
-    in_draws = (run.making.get("queued") or 0.0) * run.batches if not run.workers else 0.0
-    gc, gc_wait, waited = stretch.gc or 0.0, stretch.gc_wait or 0.0, queued or 0.0
-    in_draws = min(in_draws, waited)
+    queued, in_draws = None, 0.0
+    if cores is not None and usual is not None:
+        queued = cores.queued - usual * cores.computed
+        if not run.workers and run.making.get("queued") is not None:
+            making = run.making
+            in_draws = (making["queued"] - usual * (making.get("cpu") or 0.0)) * run.batches
+    gc, gc_wait = stretch.gc or 0.0, stretch.gc_wait or 0.0
     return {
         "wait": own["wait"] - gc_wait - in_draws,
         "gc": stretch.gc,
         "queued": queued,
-        "work": sum(own.values()) - own["wait"] - (gc - gc_wait) - (waited - in_draws),
+        "work": sum(own.values()) - own["wait"] - (gc - gc_wait) - ((queued or 0.0) - in_draws),
         **{f"own_{name}": spent for name, spent in own.items()},
     }
 
@@ -143,25 +188,6 @@ def _beyond(
             mean = fmean(value for value in theirs if value is not None)
             more[name.removeprefix("own_")] = mean - fmean(value for value in others if value is not None)
     return more
-
-
-def _queued(rank: RankRecord, stretch: _Stretch, step: float) -> tuple[float | None, float | None]:
-    """Seconds a step that the thread that trains stood in line for a core, and that the others beside it did.
-
-    None where the platform does not say.
-    """
-    lines = [
-        line
-        for line in rank.resources()
-        if line.get("loop_queued_s") is not None and _within(line["t"], stretch.began, stretch.ended)
-    ]
-    if len(lines) < 2 or lines[-1]["t"] <= lines[0]["t"]:
-        return None, None
-    first, last = lines[0], lines[-1]
-    steps = (last["t"] - first["t"]) / step
-    own = max(0.0, last["loop_queued_s"] - first["loop_queued_s"])
-    whole = max(0.0, (last.get("queued_s") or 0.0) - (first.get("queued_s") or 0.0))
-    return own / steps, max(0.0, whole - own) / steps
 
 
 def _replayed(record: Record, messages: Sequence[Message], late: Sequence[int]) -> float | None:
@@ -181,7 +207,7 @@ def _replayed(record: Record, messages: Sequence[Message], late: Sequence[int]) 
 
 def _transfers(messages: Sequence[Message]) -> tuple[Transfer, ...]:
     told = [one for message in messages if message.kind == "links" for one in message.body["transfers"]]
-    return tuple(Transfer(**one) for one in told)
+    return tuple(Transfer(**one) for one in sorted(told, key=lambda one: (one["sender"], one["receiver"])))
 
 
 def _links_missing(messages: Sequence[Message]) -> dict[str, str]:

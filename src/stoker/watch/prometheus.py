@@ -127,7 +127,7 @@ def _add_ranks(page: Page, record: Record, run: Labels) -> None:
     worked = "Seconds a step from being let go by one collective to coming to the next."
     stood = "Seconds a step in collectives, waiting for other ranks included."
     behind = "Seconds a step after the last of the other ranks; less than 0: before it."
-    last = "Share of the collectives to which this rank came last."
+    last = "Share of the steps in which this rank came last to collectives."
     for rank, one in met.ranks.items():
         of: Labels = {**run, "rank": rank}
         page.add("stoker_rank_worked_step_seconds", "gauge", worked, one.worked, of)

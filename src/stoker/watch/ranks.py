@@ -12,6 +12,7 @@ time: no offset has to be known, and none can drift.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from statistics import fmean
 
@@ -30,7 +31,7 @@ class OfRank:
 
     `worked` is from being let go to coming to the next collective, `stood_in` standing in them, by phase;
     `behind` how far after the last of the others it comes, less than 0 where before; `last` the share of
-    collectives to which it came last.
+    steps in which it came last.
     """
 
     worked: float
@@ -48,7 +49,7 @@ class OfRank:
 class Late:
     """The ranks that come last in the mean, the latest first: seconds a step behind the last of the others.
 
-    `often` is the share of collectives to which one of them came last, `each` the seconds of every step.
+    `often` is the share of steps in which one of them came last, `each` the seconds of every step.
     """
 
     ranks: tuple[int, ...]
@@ -146,7 +147,7 @@ def join(meetings: Mapping[int, Iterable[Meeting]], clocks: Mapping[int, str] | 
     if len(steps) < _FEWEST:
         return None
     known = [step.bytes for step in steps if step.bytes is not None]
-    last = [max(range(len(numbers)), key=at.__getitem__) for step in steps for at in step.worked]
+    last = [max(range(len(numbers)), key=partial(_worked, step)) for step in steps]
     return Joined(
         steps=len(steps),
         ranks={

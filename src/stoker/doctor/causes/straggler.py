@@ -42,7 +42,7 @@ def judge(run: Evidence) -> Judgement:
     share = late.seconds / run.step
     told = (
         f"{_who(late.ranks)} {duration(late.seconds)} a step after the last of the others in the mean, "
-        f"and last in {percent(late.often)} of the collectives"
+        f"and last in {percent(late.often)} of the steps"
     )
     if share < ALARM:
         return RuledOut(by=told)
