@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from resolving import read
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -29,7 +30,7 @@ NAP = 0.05
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One rank, taken for one of several."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     monkeypatch.setattr(Meetings, "is_of_all", lambda *_: True)
     yield
     dist.destroy_process_group()
@@ -152,7 +153,7 @@ def test_functions_are_met_where_they_wait(observer: Observer) -> None:
 
 def test_one_process_by_itself_meets_nobody(observer: Observer) -> None:
     """A group of one is no world of several."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         model = DistributedDataParallel(nn.Linear(4, 2))
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))

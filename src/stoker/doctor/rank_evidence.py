@@ -230,10 +230,13 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 def _masks(found: Iterable[Evidence]) -> int | None:
     """Cores that the ranks may use together: each may be kept to its own."""
-    masks = [evidence.process.get("cores_allowed") for evidence in found]
-    if any(mask is None for mask in masks):
-        return None
-    return len(set().union(*masks))
+    cores: set[int] = set()
+    for evidence in found:
+        mask = evidence.process.get("cores_allowed")
+        if mask is None:
+            return None
+        cores.update(mask)
+    return len(cores)
 
 
 def _within(t: float, began: float | None, ended: float | None) -> bool:

@@ -78,8 +78,11 @@ class Meetings:
         if self._expected:  # a pass within a pass, whose end may be where the ranks wait
             self._nested = True
             return None
-        models = [model for ref in self._models if (model := ref()) is not None]
-        if not any(model.require_backward_grad_sync for model in models):
+        for ref in self._models:
+            model = ref()
+            if model is not None and model.require_backward_grad_sync:
+                break
+        else:
             return None
         compiled = sys.modules.get(_COMPILED_BACKWARD)
         if compiled is not None and compiled.compiled_autograd_enabled:
@@ -110,7 +113,7 @@ class Meetings:
         self._observer.take((RELEASED, now, moment, True))
 
     def _pass_begins(self, _: Any) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(self._has_come)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._has_come)
 
     def _has_come(self) -> None:
         # On whichever thread of the engine's; the one that trains stands in the pass meanwhile.
