@@ -225,6 +225,7 @@ def test_what_a_late_rank_spends_beyond_the_others_is_told_from_a_record_alone(
     assert max(more, key=lambda name: more[name]) == named
     assert sum(more.values()) == pytest.approx(0.03, rel=0.05)
     assert json.loads(json.dumps(found.together.to_json()))["late"]["ranks"] == [3]
+    assert found.process == {}  # a record alone tells nothing of it
 
 
 def test_each_rank_sends_to_the_next_and_back() -> None:

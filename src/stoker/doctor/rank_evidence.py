@@ -21,7 +21,8 @@ from stoker.watch.phases import PHASES
 from stoker.watch.ranks import Joined, join_record, why_not_joined
 from stoker.watch.record import RankRecord
 
-_KEY = "collectives"
+# What is missing where ranks could not be joined.
+KEY = "collectives"
 
 
 def read_ranks(
@@ -46,8 +47,9 @@ def read_ranks(
         first,
         together=None if met is None else _together(record, met, found, stretches, messages),
         cores=_sum(evidence.cores for evidence in found.values()),
-        process={**first.process, "affinity": _masks(found.values())},
-        missing={**first.missing, **_links_missing(messages), **({} if missing is None else {_KEY: missing})},
+        # Of a record alone nothing is known of the process, and that is told by there being nothing.
+        process={**first.process, "affinity": _masks(found.values())} if first.process else {},
+        missing={**first.missing, **_links_missing(messages), **({} if missing is None else {KEY: missing})},
     )
 
 

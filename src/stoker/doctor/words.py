@@ -8,6 +8,7 @@ from rich.text import Text
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan_words import show_budget, show_plan
+from stoker.doctor.rank_evidence import KEY
 from stoker.doctor.report.readings import ranks_beside
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
@@ -56,6 +57,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
             console.print(f"  {cause}: {escape(by)}", style="dim", highlight=False)
     if verdict.untold:
         console.print(f"could not be told: {', '.join(verdict.untold)}", style="dim", highlight=False)
+    if KEY in run.missing:
+        console.print(f"ranks were not joined: {escape(run.missing[KEY])}", style="yellow", highlight=False)
     for note in diagnosis.notes:
         console.print(escape(note), style="yellow", highlight=False)
     console.print(
