@@ -103,24 +103,22 @@ def test_all_ranks_go_through_the_same_parts_at_the_same_steps(
     assert result.outcome == "done", result
     told = {rank: {one.kind: one.body for one in result.messages if one.rank == rank} for rank in (0, 1)}
     for kinds in told.values():
-        assert {"began", "observed", "burden", "replay", "batch", "drain", "finished"} <= kinds.keys()
+        assert {"began", "observed", "replay", "batch", "drain", "links", "finished"} <= kinds.keys()
+        assert kinds["links"]["why"] is None
+        assert [one["rate"] > 0 for one in kinds["links"]["transfers"]] == [True]
         assert kinds["observed"]["draws"] == told[0]["observed"]["draws"]
     record = Record.open(runs / name)
     assert sorted(record.ranks) == [0, 1]
-    steps = [
-        sorted(
-            {json.loads(line)["step"] for line in (one.folder / "meetings.jsonl").read_text().splitlines()}
-        )
-        for one in record.ranks.values()
-    ]
+    steps = [[meeting.step for meeting in one.meetings()] for one in record.ranks.values()]
     assert steps[0] == steps[1]
     evidence = read_ranks(record, result.messages, {}, {})
     assert evidence is not None
     assert evidence.together is not None
-    assert (evidence.together.ranks, evidence.together.late.rank) == (2, 1)
-    assert evidence.together.meetings == 1
-    assert evidence.together.late.more["wait"] > 0
-    assert "no-overlap" in evidence.together.late.causes
+    together = evidence.together
+    assert (len(together.met.ranks), together.met.late.ranks, together.met.meetings) == (2, (1,), 1)
+    assert together.more["wait"] > 0
+    assert "no-overlap" in together.causes
+    assert [(one.sender, one.receiver) for one in together.transfers] == [(0, 1), (1, 0)]
     board_path(runs, name).unlink()  # which whoever starts them removes
 
 

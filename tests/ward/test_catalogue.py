@@ -149,6 +149,17 @@ def test_a_link_carries_traffic_of_its_own() -> None:
     assert "tbf" in _asked(Setup(name="link", value=100), code)
 
 
+def test_one_interface_of_several_is_slower() -> None:
+    """What it sends and what it gets go by a class of their own; the others' do not."""
+    code = (
+        "import subprocess;"
+        "run = lambda words: subprocess.run(words.split(), capture_output=True, text=True).stdout;"
+        "print('10.77.0.8' in run('ip addr'), run('tc class show dev lo').count('rate 30Mbit'),"
+        " run('tc filter show dev lo').count('0a4d0002/ffffffff'))"
+    )
+    assert _asked(Setup(name="rank_link", value=30), code) == "True 1 2"
+
+
 def test_a_feature_service_answers_through_its_proxy() -> None:
     """33 numbers for each user that is asked for."""
     code = (

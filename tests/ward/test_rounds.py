@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_a_result_is_kept_for_its_version_alone(tmp_path: Path, monkeypatch: pyt
     make_rounds(cases, tmp_path, stamp=stamp("2"), renamed=False, tell=told.append)
     assert shown == ["a", "b", "a", "b"]
     assert json.loads((tmp_path / "a.json").read_text())["version"] == "2"
+
+
+def test_the_right_cause_for_another_reason_is_wrong(tmp_path: Path) -> None:
+    """Where a case tells the reason, by the change that must come first; kept with the result."""
+    told = replace(seen("a", "straggler", "straggler"), cure="rank_data", said_cure="rank_host")
+    assert told.right is False
+    assert replace(told, said_cure="rank_data").right is True
+    assert "by rank_host" in rounds.line_of(told)
+    keep(tmp_path, told, stamp())
+    _, joined = join(tmp_path, [case("a", "straggler", cure="rank_data")], version=None, hardware=None)
+    assert joined == [told]
 
 
 def test_a_result_is_kept_for_its_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

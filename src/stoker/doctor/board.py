@@ -7,6 +7,7 @@ yet; each looks at the board after every step. No collective of the script's own
 
 import mmap
 import os
+import time
 from pathlib import Path
 
 # Steps from a call to when it counts. Ranks that meet in every step are less than one step apart.
@@ -15,9 +16,11 @@ HOLDS, CANNOT = 1, 2
 
 _PARTS = ("", "observe", "hold", "replay", "drain", "finish")
 _STEP_BITS = 40
-# Words of 8 bytes: the call, then for each rank its vote, whether it has finished, and the steps it made.
+# Words of 8 bytes: the call, then for each rank its vote, whether it has finished, the steps it made, and
+# whether it waits for the others at the end.
 _MOST_RANKS = 1024
-_OF_RANK = 3
+_OF_RANK = 4
+_LOOK_EVERY = 0.002
 _SIZE = 8 * (1 + _OF_RANK * _MOST_RANKS)
 
 
@@ -79,6 +82,16 @@ class Board:
     def furthest(self) -> int:
         """The step of the rank that has made most of them."""
         return max(self._words[self._at(rank) + 2] for rank in range(self.ranks))
+
+    def meet(self, patience: float) -> bool:
+        """Wait for all ranks to come here, no longer than so many seconds; whether they did."""
+        self._words[self._at(self.rank) + 3] = 1
+        until = time.monotonic() + patience
+        while not all(self._words[self._at(rank) + 3] for rank in range(self.ranks)):
+            if time.monotonic() > until:
+                return False
+            time.sleep(_LOOK_EVERY)
+        return True
 
     def _at(self, rank: int) -> int:
         return 1 + _OF_RANK * rank

@@ -33,7 +33,7 @@ from stoker.watch.tally import Making
 
 _NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "padding", "loaders")
 # Of a record of days, the last steps: what is slow now.
-_MOST_STEPS = 100_000
+MOST_STEPS = 100_000
 # Batches whose own times are kept.
 _MOST_BATCHES = 4096
 # Steps of which a slope or a stall can be told.
@@ -253,8 +253,8 @@ def read(
     told = {message.kind: message.body for message in mine}
     began = told.get("began", {}).get("t")
     ended = told.get("observed", {}).get("t")
-    all_steps = deque(rank.steps(), maxlen=_MOST_STEPS)
-    if began is None and len(all_steps) == _MOST_STEPS:
+    all_steps = deque(rank.steps(), maxlen=MOST_STEPS)
+    if began is None and len(all_steps) == MOST_STEPS:
         began = all_steps[0].t
     steps = _between(all_steps, began, ended)
     lines = list(rank.resources())

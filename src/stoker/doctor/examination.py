@@ -95,6 +95,7 @@ class Diagnosis:
             "loader": None if run.drawn is None else vars(run.drawn),
             "making": dict(run.making),
             "device": {name: device.to_json(getattr(run, name)) for name in _OF_DEVICE},
+            "ranks": None if run.together is None else run.together.to_json(),
             "reread": None if run.reread is None else asdict(run.reread),
             "stub": None if run.stub is None else asdict(run.stub),
             "not_measured": dict(run.missing),
@@ -113,7 +114,7 @@ def examine_record(record: Record, held: Sequence[Message] = ()) -> Diagnosis:
     host = ((record.about.get("facts") or {}) if isinstance(record.about, dict) else {}).get("host") or {}
     tried = {message.kind for message in held}
     missing = {name: "a record alone" for name in ("replay", "drain") if name not in tried}
-    evidence = read(record, held, host, {"missing": missing})
+    evidence = read_ranks(record, held, host, {"missing": missing})
     if evidence is None:
         raise DiagnosisFailed(f"{record.folder} holds fewer than 2 steps: nothing can be told from it")
     return Diagnosis(
@@ -195,7 +196,8 @@ def examine_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"observing {ranks} ranks, then with held batches, then their loaders alone")
     hold = partial(_hold, command, folder, ranks=ranks)
-    result = hold(name, Parts(), max(LEAST_SECONDS, budget * _FIRST))
+    parts = Parts(observe_seconds=min(Parts.observe_seconds, budget * _OBSERVED))
+    result = hold(name, parts, max(LEAST_SECONDS, budget * _FIRST))
     evidence, record = _read_ranks(command, result, folder / name, ranks, host, {})
     more = try_workers(hold, folder, name, evidence, budget - (time.monotonic() - began), tell)
     if more:

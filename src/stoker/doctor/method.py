@@ -9,7 +9,7 @@ from stoker.scratch import Message
 _PLUMBING = frozenset(
     {
         "started", "progress", "end", "error", "shield", "finished", "batch", "first", "death", "device",
-        "allocations", "untraced", "unresized", "overflow", "burden",
+        "allocations", "untraced", "unresized", "overflow",
     }
 )  # fmt: skip
 _NAMES = {"began": "start and warm-up", "observed": "observe", "generator": "look"}

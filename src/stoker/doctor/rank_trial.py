@@ -1,18 +1,18 @@
 """The trial in a process that is one of several ranks: the same parts, begun by all ranks at the same step.
 
 The first rank calls each part on the board. Replay is held where every rank can hold it; the drain is the
-last thing that a rank does: having told what its loader gave, it stops within that `next()`, and the last
-rank to do so ends the run. A rank that went on alone would wait for the others in a collective.
+last that a rank gets from its loader: having told what that gave, it stops within that `next()`, the ranks
+send each other some bytes, and the last of them ends the run. One that went on alone would wait for the
+others in a collective.
 """
 
-import gc
 import os
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.doctor.board import AHEAD, CANNOT, HOLDS, Board
-from stoker.doctor.meetings import Meetings
+from stoker.doctor.experiments.links import measure
 from stoker.doctor.padding import share_of_padding
 from stoker.doctor.trial import _FEW_BY_SEVERAL, Parts, Trial, _compiled, _in_queue
 from stoker.scratch import Child
@@ -35,9 +35,6 @@ class RankTrial(Trial):
         self._board = board
         self._cannot: str | None = None
         self._in_step = True
-        self._burden = _Burden()
-        self._meetings = Meetings(lambda: self._steps)
-        self._meetings.install()
         super().__init__(child, session, parts)
 
     # --- the loop's own calls ---------------------------------------------------------------------
@@ -87,26 +84,15 @@ class RankTrial(Trial):
         self._begin(part)
         if part == "observe":
             self._child.report("began", t=time.time(), compiled=_compiled())
-            self._burden.begin()
-            self._meetings.begin("observe")
         elif part == "hold":
             self._cannot = self._why_not()
             if self._cannot is not None:
                 self._board.vote(CANNOT)
         elif part == "replay":
             self._replay_began = time.time()
-            self._meetings.begin("replay")
 
     def _leave(self) -> None:
-        self._meetings.pause()
         if self._part == "observe":
-            self._child.report(
-                "burden",
-                **self._burden.end(self._updates),
-                on_device=self._meetings.on_device,
-                of_some_ranks=self._meetings.of_some_ranks,
-            )
-            self._meetings.write(self._session.writer.rank_folder)
             self._session.describe()  # should the run be ended by force
             self._child.report(
                 "observed",
@@ -148,50 +134,12 @@ class RankTrial(Trial):
         self._finish()
 
     def _finish(self, why: str | None = None) -> NoReturn:
-        self._meetings.write(self._session.writer.rank_folder)
         self._session.finish("done")
+        self._child.report("links", **measure(self._board))
         self._child.report("finished", why=why)
         if self._board.finish():
             self._child.end(self._steps)
         self._child.park()
-
-
-class _Burden:
-    """What a rank bears beside its training: garbage collected, and standing in line for a core."""
-
-    def __init__(self) -> None:
-        self._collecting = 0.0
-        self._began = 0.0
-        self._queued: int | None = None
-
-    def begin(self) -> None:
-        """From now on, on this thread."""
-        gc.callbacks.append(self._collected)
-        self._queued = _queued_ns()
-
-    def end(self, steps: int) -> dict[str, float | None]:
-        """Seconds a step."""
-        gc.callbacks.remove(self._collected)
-        queued = _queued_ns()
-        waited = None if queued is None or self._queued is None else (queued - self._queued) / 1e9
-        return {
-            "gc": self._collecting / max(1, steps),
-            "queued": None if waited is None else waited / max(1, steps),
-        }
-
-    def _collected(self, phase: str, _: dict[str, int]) -> None:
-        if phase == "start":
-            self._began = time.perf_counter()
-        else:
-            self._collecting += time.perf_counter() - self._began
-
-
-def _queued_ns() -> int | None:
-    """Nanoseconds that this thread has stood in the run queue; None where the platform does not say."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-    except OSError:
-        return None
 
 
 def board_path(runs: Path, run: str) -> Path:

@@ -5,8 +5,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from stoker.doctor.evidence import Evidence
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan_words import show_budget, show_plan
+from stoker.doctor.rank_evidence import KEY
+from stoker.doctor.report.readings import ranks_beside
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
 
@@ -40,6 +43,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         )
     console.print(table)
     console.print()
+    _show_ranks(run, console)
     if diagnosis.plan is not None:
         show_plan(diagnosis.plan, console)
     if diagnosis.budget is not None:
@@ -53,6 +57,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
             console.print(f"  {cause}: {escape(by)}", style="dim", highlight=False)
     if verdict.untold:
         console.print(f"could not be told: {', '.join(verdict.untold)}", style="dim", highlight=False)
+    if KEY in run.missing:
+        console.print(f"ranks were not joined: {escape(run.missing[KEY])}", style="yellow", highlight=False)
     for note in diagnosis.notes:
         console.print(escape(note), style="yellow", highlight=False)
     console.print(
@@ -60,3 +66,17 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _show_ranks(run: Evidence, console: Console) -> None:
+    """Each rank beside the others, where there are several."""
+    ranks = ranks_beside(run)
+    if not ranks.rows:
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ranks.columns:
+        table.add_column(name, justify="left" if name == "rank" else "right")
+    for row in ranks.rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print()

@@ -23,9 +23,9 @@ def ranks_to_start(nproc: int | None, env: Mapping[str, str]) -> int | None:
     here = _number(env, "LOCAL_WORLD_SIZE", world)
     if here != world:
         raise UsageError(
-            f"{here} of {world} ranks are on this host: ranks of several hosts are not examined, since their "
-            "clocks cannot be compared; examine those of one (torchrun --nnodes 1), or observe them with "
-            "torchrun … -m stoker run"
+            f"{here} of {world} ranks are on this host, and a diagnosis starts ranks of one host: examine "
+            "those of one (torchrun --nnodes 1), or observe all (torchrun … -m stoker run --run-id NAME "
+            "train.py), then stoker doctor NAME"
         )
     return world if _number(env, "RANK", 0) == 0 else None
 

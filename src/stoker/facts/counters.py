@@ -92,6 +92,14 @@ class ProcessCounters:
         self._queued = now
         return self._queued_all / 1e9
 
+    def read_thread(self, thread: int) -> dict[str, float | None]:
+        """Seconds that one of its threads has computed, and stood in the run queue; None where not told."""
+        text = cgroup.read_text(self._proc / "task" / str(thread) / "schedstat")
+        words = (text or "").split()
+        if len(words) != 3:
+            return {"loop_cpu_s": None, "loop_queued_s": None}
+        return {"loop_cpu_s": int(words[0]) / 1e9, "loop_queued_s": int(words[1]) / 1e9}
+
     def read_sizes(self) -> dict[str, int | None]:
         """Return the proportional memory, the unique, and what of that was written to.
 

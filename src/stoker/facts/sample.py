@@ -57,10 +57,13 @@ class Sampler:
         self._processes: dict[int, ProcessCounters] = {}
         self._own = os.getpid() if own is None else own
 
-    def read(self, pids: Iterable[int] = (), *, last: bool = False) -> dict[str, object]:
+    def read(
+        self, pids: Iterable[int] = (), *, thread: int | None = None, last: bool = False
+    ) -> dict[str, object]:
         """Read everything once. Of `pids`, those that have ended are left out of `processes`.
 
-        The last reading has memory sizes, whenever they were read before.
+        `thread` is one of the own process's, by the system's number, that is told of by itself. The last
+        reading has memory sizes, whenever they were read before.
         """
         now = self._clock()
         bus = self._bus and now >= self._bus_due
@@ -79,6 +82,7 @@ class Sampler:
         return {
             "t": time.time(),
             **own,
+            **self._read_thread(thread),
             "beside_cpu_s": self._read_beside(set(wanted)),
             **(self._machine.read() if self._machine is not None else _read_machine()),
             "processes": readings,
@@ -109,6 +113,10 @@ class Sampler:
             self._processes.pop(pid).close()
             return None
         return {**found, **counters.read_sizes()} if sizes else found
+
+    def _read_thread(self, thread: int | None) -> dict[str, float | None]:
+        own = self._processes.get(self._own)
+        return {} if thread is None or own is None else own.read_thread(thread)
 
     def _read_beside(self, known: set[int]) -> float | None:
         """CPU time of the process' other children, such as a server that a script starts for itself.

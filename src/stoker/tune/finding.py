@@ -72,7 +72,7 @@ def begin(
         told = examine_ranks(command, ranks=ranks, folder=home / "doctor", budget=seconds, tell=tell)
     else:
         told = examine(command, folder=home / "doctor", budget=seconds, tell=tell)
-        refuse_spawned(1 if told.evidence.together is None else told.evidence.together.ranks)
+        refuse_spawned(1 if told.evidence.together is None else len(told.evidence.together.met.ranks))
     errors = calibration.errors_of(calibration.read_scores(home / calibration.NAME))
     search = Search(
         verdict=told.verdict, run=told.evidence, kinds=kinds, errors=errors, finds=finds, ranks=ranks

@@ -49,6 +49,8 @@ class Case:
     cause: str
     # Which of the cause's variants this is, in words.
     variant: str
+    # Of a cause with several reasons, the change that cures this one: what the doctor must propose first.
+    cure: str | None = None
     # Causes that are true of it as well, in order; not to be named first.
     also: tuple[str, ...] = ()
     # The look-alike pairs that it is one half of.

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from stoker.ward import needs
 from stoker.ward.case import Case, Data, Neutral, Setup
-from stoker.ward.register import device, healthy, host, reading, workers
+from stoker.ward.register import device, healthy, host, ranks, reading, workers
 from stoker.ward.renaming import rename
 from stoker.ward.surroundings import MAKERS, SCRIPTS, Around
 
@@ -57,7 +57,7 @@ class Prepared:
 
 def cases() -> tuple[Case, ...]:
     """All cases, also those that cannot be run here."""
-    return (*reading.CASES, *workers.CASES, *host.CASES, *device.CASES, *healthy.CASES)
+    return (*reading.CASES, *workers.CASES, *host.CASES, *device.CASES, *ranks.CASES, *healthy.CASES)
 
 
 def injectable(case: Case) -> str | None:

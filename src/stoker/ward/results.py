@@ -32,15 +32,18 @@ class Seen:
     seconds: float | None
     # Why there is no verdict: not injectable here, not run, or what went wrong.
     reason: str | None = None
+    # The change that must be proposed first, where the case tells one, and what was.
+    cure: str | None = None
+    said_cure: str | None = None
 
     @property
     def right(self) -> bool | None:
-        """Whether the cause was named first; None where the case was not shown."""
+        """Whether the cause was named first, and for its reason; None where the case was not shown."""
         if self.said is None:
             return None if self.seconds is None else False
         if self.truth in NO_ALARM:
             return self.said in NO_ALARM
-        return self.said == self.truth
+        return self.said == self.truth and self.cure in (None, self.said_cure)
 
     def to_json(self) -> dict[str, Any]:
         """The result as its file holds it."""
@@ -61,7 +64,7 @@ def unseen(case: Case, reason: str, *, seconds: float | None = None) -> Seen:
     """A case without a verdict; with seconds where it was shown."""
     return Seen(
         case=case.id, truth=case.cause, also=case.also, said=None, said_also=(), seconds=seconds,
-        reason=reason,
+        reason=reason, cure=case.cure,
     )  # fmt: skip
 
 
@@ -144,4 +147,6 @@ def _seen(value: Mapping[str, Any]) -> Seen:
         said_also=tuple(value["said_also"]),
         seconds=value["seconds"],
         reason=value["reason"],
+        cure=value.get("cure"),
+        said_cure=value.get("said_cure"),
     )

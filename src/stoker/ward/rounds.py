@@ -84,6 +84,7 @@ def show(case: Case, *, renamed: bool = False, told: Path | None = None, patienc
         reason = f"exit code {done.returncode}: {last}"
         return unseen(case, reason, seconds=time.monotonic() - began)
     answer = json.loads(done.stdout)
+    cures = [cure["change"] for cure in answer["verdict"]["cures"]]
     return Seen(
         case=case.id,
         truth=case.cause,
@@ -91,6 +92,8 @@ def show(case: Case, *, renamed: bool = False, told: Path | None = None, patienc
         said=answer["verdict"]["cause"],
         said_also=tuple(one["cause"] for one in answer["verdict"]["also"]),
         seconds=answer["seconds"],
+        cure=case.cure,
+        said_cure=cures[0] if cures else None,
     )
 
 
@@ -100,4 +103,6 @@ def line_of(seen: Seen) -> str:
         return f"n/a    {seen.case}: {seen.reason}"
     also = f" (also {', '.join(seen.said_also)})" if seen.said_also else ""
     said = seen.said or seen.reason
+    if seen.cure is not None and seen.said == seen.truth:
+        said = f"{said} by {seen.said_cure}"
     return f"{'right' if seen.right else 'WRONG'}  {seen.case}: {seen.truth}, said {said}{also}"

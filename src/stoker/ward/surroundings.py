@@ -21,6 +21,8 @@ SCRIPTS = Path(__file__).parent / "cases"
 _SHM = "/dev/shm"
 # tbf holds back what comes faster than this much at once: two segments of the loopback's largest.
 _BURST = "256kb"
+# Ranks that may have one each.
+_INTERFACES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,28 @@ def link(megabits: float, folder: Path) -> Iterator[Around]:
     shaped = f"tc qdisc add dev lo root tbf rate {megabits}mbit burst {_BURST} latency 1s"
     entered = f'ip link set lo up && {shaped} && exec "$0" "$@"'
     yield Around(prefix=("unshare", "-n", "sh", "-c", entered))
+
+
+@contextlib.contextmanager
+def rank_link(megabits: float, folder: Path) -> Iterator[Around]:
+    """Interfaces net0, net1, … of a network namespace, at 10 Gbit/s; what net1 sends and gets, at so much.
+
+    All are addresses of one machine, so that everything goes through its loopback: classes tell them apart.
+    """
+    made = ["ip link set lo up", "tc qdisc add dev lo root handle 1: htb default 1"]
+    for number, rate in ((1, 10_000), (2, megabits)):
+        speed = f"rate {rate}mbit burst {_BURST} cburst {_BURST} quantum 60000"
+        made.append(f"tc class add dev lo parent 1: classid 1:{number} htb {speed}")
+    for number in range(_INTERFACES):
+        made += [
+            f"ip link add net{number} type veth peer name far{number}",
+            f"ip addr add 10.77.0.{number + 1}/32 dev net{number}",
+            f"ip link set net{number} up",
+            f"ip link set far{number} up",
+        ]
+    for way in ("src", "dst"):
+        made.append(f"tc filter add dev lo parent 1: protocol ip u32 match ip {way} 10.77.0.2/32 flowid 1:2")
+    yield Around(prefix=("unshare", "-n", "sh", "-c", f'{" && ".join(made)} && exec "$0" "$@"'))
 
 
 @contextlib.contextmanager
@@ -151,6 +175,7 @@ MAKERS: dict[str, Maker] = {
     "mask": mask,
     "shm": shm,
     "link": link,
+    "rank_link": rank_link,
     "bucket": bucket,
     "narrow_bucket": narrow_bucket,
     "postgres": postgres,

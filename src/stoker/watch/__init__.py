@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Batch", "Record", "Step", "Watch"]
+__all__ = ["Batch", "Meeting", "Record", "Step", "Watch"]
 
 if TYPE_CHECKING:
-    from stoker.watch.phases import Batch, Step
+    from stoker.watch.phases import Batch, Meeting, Step
     from stoker.watch.record import Record
     from stoker.watch.watch import Watch
 
-_HOMES = {"Watch": "watch", "Record": "record", "Batch": "phases", "Step": "phases"}
+_HOMES = {"Watch": "watch", "Record": "record", "Batch": "phases", "Meeting": "phases", "Step": "phases"}
 
 
 def __getattr__(name: str) -> Any:

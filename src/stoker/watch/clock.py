@@ -36,6 +36,7 @@ class DeviceClock:
         # The least by which the device's clock was seen ahead, in this window and in the one before.
         self._lead = self._lead_before = inf
         self._window_ns = 0
+        self._epoch: float | None = None
 
     def pass_marks(self, milliseconds: Iterable[float]) -> None:
         """The device has passed the next events, each so long after the one before it."""
@@ -55,6 +56,19 @@ class DeviceClock:
     def take_pair(self, number: int) -> float:
         """Nanoseconds that a pair encloses; asked for once."""
         return self._enclosed.pop(number)
+
+    def unix_of(self, moment: Moment, host: float) -> float | None:
+        """When the device passed a mark that the host made at this Unix time; None where it tells nothing.
+
+        By the device's clock alone: it was laid on the host's once, at the first that was asked for, so that
+        the time between two of them is the device's own.
+        """
+        at = None if moment is None else self._at.get(moment)
+        if at is None:
+            return None
+        if self._epoch is None:
+            self._epoch = host - at / 1e9
+        return self._epoch + at / 1e9
 
     def spans(self, start: int, marks: Iterable[PhaseEnd]) -> list[float] | None:
         """Nanoseconds by the device up to each mark from the one before; None where one has no event.

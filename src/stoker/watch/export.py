@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def _scalars(record: Record, rank: RankRecord) -> Iterator[tuple[int, float, dic
     before = record.about.get("steps_before") or 0
     resources = iter(rank.resources())
     pending = next(resources, None)
+    stood = _stood(rank)
     tally = Tally()
     at = before
     for step in _with_progress(rank.steps(), f"rank {rank.rank}"):
@@ -76,16 +78,32 @@ def _scalars(record: Record, rank: RankRecord) -> Iterator[tuple[int, float, dic
             pending = next(resources, None)
         at = before + step.step
         tally.add(step)
-        yield at, step.t, _step_scalars(step, tally)
+        yield at, step.t, {**_step_scalars(step, tally), **stood(step.step)}
     while pending is not None:
         yield at, pending["t"], _resource_scalars(pending)
         pending = next(resources, None)
 
 
+def _stood(rank: RankRecord) -> Callable[[int], dict[str, float]]:
+    """Of each step in turn, seconds in collectives: a rank that stands in them less than others is late."""
+    groups = groupby(rank.meetings(), key=lambda one: one.step)
+    head = next(groups, None)
+
+    def of(step: int) -> dict[str, float]:
+        nonlocal head
+        while head is not None and head[0] < step:
+            head = next(groups, None)
+        if head is None or head[0] > step:
+            return {}
+        return {"collectives/stood_seconds": sum(one.stood for one in head[1])}
+
+    return of
+
+
 def _step_scalars(step: Step, tally: Tally) -> dict[str, float]:
     seconds = step.seconds
     found: dict[str, float | None] = {f"phase_seconds/{name}": getattr(step, name) for name in PHASES}
-    found["step_seconds"] = seconds
+    found["step_seconds"], found["gc_seconds"] = seconds, step.gc
     if seconds > 0:
         for name in PHASES:
             spent = getattr(step, name)

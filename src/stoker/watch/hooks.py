@@ -28,6 +28,8 @@ from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
 
 from stoker.feed.feed import Feed, FeedIterator
+from stoker.watch import meetings
+from stoker.watch.garbage import Garbage
 from stoker.watch.observer import Observer
 from stoker.watch.workers import (
     ReadingPickler,
@@ -63,6 +65,10 @@ def install(observer: Observer) -> None:
     _hook_loaders()
     _hook_training(observer)
     _hook_threads()
+    meetings.hook(_replace, active)
+    garbage = Garbage(observer)
+    garbage.start()
+    _undo.append(garbage.stop)
     if torch.accelerator.is_available():
         _hook_copies()
     if torch.cuda.is_available():

@@ -242,3 +242,10 @@ def summary(session: "Session", console: Console | None = None) -> None:
         highlight=False,
     )
     console.print(f"record: {session.folder}", highlight=False, soft_wrap=True)
+    if session.world_size > 1:
+        console.print(
+            f"this was rank {session.rank}; all {session.world_size} beside one another: "
+            f"stoker doctor {session.id}",
+            highlight=False,
+            soft_wrap=True,
+        )

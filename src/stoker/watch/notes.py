@@ -45,4 +45,29 @@ IDLE = -1
     PAUSE_ENDS,  # what came since the last step is nobody's
     DEVICE_FOUND,  # its index
     OPTIMIZERS_KNOWN,  # how many
-) = range(23)
+    ARRIVED,  # at a collective of all ranks: its bytes and kind (`packed`)
+    RELEASED,  # from it; False where it was none to wait for
+    COLLECTED,  # nanoseconds for which garbage was collected until then
+) = range(26)
+
+# Collectives: gradients that DistributedDataParallel brings together, buffers that it brings into line, and
+# the functions of torch.distributed.
+DDP, BUFFERS = range(2)
+FUNCTIONS = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier",
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
+)  # fmt: skip
+_COLLECTIVES = ("ddp", "buffers", *FUNCTIONS)
+_KIND_BITS = 5
+
+
+def packed(kind: int, size: int | None) -> int:
+    """A collective as a note holds it: one number for its kind and its bytes, where those are known."""
+    return (0 if size is None else size + 1) << _KIND_BITS | kind
+
+
+def unpacked(more: int) -> tuple[str, int | None]:
+    """The collective's kind in words, and its bytes."""
+    size = more >> _KIND_BITS
+    return _COLLECTIVES[more & ((1 << _KIND_BITS) - 1)], size - 1 if size else None

@@ -18,6 +18,7 @@ from torch import nn
 
 from stoker.watch.device import Device, EventLog
 from stoker.watch.known import KnownLoader, KnownLoaders
+from stoker.watch.meetings import Meetings
 from stoker.watch.notes import (
     ANSWERED,
     BACKWARD_BEGINS,
@@ -72,6 +73,8 @@ class Observer:
 
     def __init__(self) -> None:
         self.thread = get_ident()
+        # The same by the system's number.
+        self.native = threading.get_native_id()
         self.notes: list[Any] = []
         self.take: Take = self.notes.extend
         self.aside: deque[Aside] = deque()
@@ -79,6 +82,7 @@ class Observer:
         self.loaders = KnownLoaders()
         self.mailbox = Mailbox()
         self.roots = Roots(self.timed_call)
+        self.meetings = Meetings(self)
         self.told: deque[tuple[int, Told]] = deque()
         self.device: Device | None = None
         self.device_ns = 0
@@ -255,11 +259,15 @@ class Observer:
             self._look_deeper()
         now = perf_counter_ns()
         self.take((BACKWARD_BEGINS, now, None if self.device is None else self.mark_begin(now), None))
+        meeting = self.meetings.expect(call, args, kwargs)
         try:
             return call(*args, **kwargs)
         finally:
             now = perf_counter_ns()
-            self.take((PHASE_ENDS, now, None if self.device is None else self.mark_end(now), BACKWARD_BEGINS))
+            moment = None if self.device is None else self.mark_end(now)
+            if meeting is not None:
+                self.meetings.over(meeting, now, moment)
+            self.take((PHASE_ENDS, now, moment, BACKWARD_BEGINS))
 
     def timed_copy(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A tensor may be about to leave the host. Beside the training stream that costs it nothing."""
@@ -316,7 +324,8 @@ class Observer:
         if get_ident() != self.thread:
             if self._updated:
                 return None
-            self.thread = get_ident()  # the loop is not where the script began
+            # The loop is not where the script began.
+            self.thread, self.native = get_ident(), threading.get_native_id()
             self._begun = True
             self.restart(moved=True)
         now = perf_counter_ns()
@@ -434,6 +443,7 @@ class Observer:
         if trained:  # else the optimizers are gone already, and what they trained is known
             self.gradient_bytes = gradient_bytes_of(trained)
         self.roots.find(trained)
+        self.meetings.look_among(self.roots.modules())
 
     def restart(self, *, moved: bool = False) -> None:
         """What came before is nobody's: the loop begins now, perhaps on another thread."""

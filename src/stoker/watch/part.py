@@ -1,14 +1,25 @@
 """What lay between two updates, and the step that one or several such parts make up."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from stoker.watch.clock import DeviceClock, PhaseEnd
 from stoker.watch.loaders import Draw
 from stoker.watch.notes import IDLE, Moment
-from stoker.watch.phases import GRAPH, OTHER, PHASES, WAIT, Step
+from stoker.watch.phases import GRAPH, OTHER, PHASES, WAIT, Meeting, Step
 from stoker.watch.timeline import Mark
+
+
+class Met(NamedTuple):
+    """A collective: when this rank came and was let go, by the host, and what tells it by the device."""
+
+    kind: str
+    bytes: int | None
+    phase: str
+    arrived: float
+    done: float
+    moments: tuple[Moment, Moment]
 
 
 @dataclass(slots=True)
@@ -16,6 +27,7 @@ class Part:
     """One part: nanoseconds by the host's clock, and the marks that tell them by the device's.
 
     Where a part begins and ends there is an event. `pairs` are the numbers of those around copies beside.
+    `gc` and `gc_wait` are nanoseconds for which garbage was collected, in all and in draws.
     """
 
     unix: float
@@ -26,6 +38,9 @@ class Part:
     start: Moment
     marks: list[PhaseEnd]
     pairs: list[int]
+    gc: int = 0
+    gc_wait: int = 0
+    met: list[Met] = field(default_factory=list)
 
 
 def part_of(
@@ -106,7 +121,22 @@ def step_of(
         other + graph,
         startup,
         on_device,
+        sum(part.gc for part in parts) / 1e9,
+        sum(part.gc_wait for part in parts) / 1e9,
     )
+
+
+def meetings_of(
+    parts: Sequence[Part], number: int, *, device: int | None, clock: DeviceClock
+) -> Iterator[Meeting]:
+    """The collectives in these parts, before the clock goes past them: by the device's where there is one."""
+    for met in (met for part in parts for met in part.met):
+        times: tuple[float | None, float | None] = (met.arrived, met.done)
+        if device is not None:
+            times = clock.unix_of(met.moments[0], met.arrived), clock.unix_of(met.moments[1], met.done)
+        arrived, done = times
+        if arrived is not None and done is not None:
+            yield Meeting(number, met.kind, met.bytes, met.phase, arrived, done)
 
 
 def _by_device(parts: Sequence[Part], clock: DeviceClock) -> tuple[list[float], float, float] | None:

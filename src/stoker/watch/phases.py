@@ -18,7 +18,8 @@ class Step(NamedTuple):
 
     The phases are exclusive and sum to the step. With a device they are device time by CUDA
     events; `device["host"]` then holds the same split by the host's clock. `wait` is None where no
-    loader was seen: waiting for data could then not be told from `other`.
+    loader was seen: waiting for data could then not be told from `other`. `gc` is how long garbage was
+    collected meanwhile, in whatever phases, and `gc_wait` the part of it in `wait`; None in older records.
     """
 
     # A tuple, not a dataclass: it is made for every step, beside the training thread, in 0.28 us where a
@@ -35,6 +36,8 @@ class Step(NamedTuple):
     other: float
     startup: float = 0.0
     device: Mapping[str, Any] | None = None
+    gc: float | None = None
+    gc_wait: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -43,15 +46,20 @@ class Step(NamedTuple):
 
     def to_line(self) -> str:
         """The step as one line of `steps.jsonl` holds it."""
-        samples, loader, wait = self.samples, self.loader, self.wait
+        samples, loader = self.samples, self.loader
         return (
             f'{{"step":{self.step},"t":{self.t:.6f},"samples":{"null" if samples is None else samples},'
             f'"loader":{"null" if loader is None else loader},'
-            f'"wait":{"null" if wait is None else f"{wait:.7f}"},"copy":{self.copy:.7f},'
+            f'"wait":{_seconds(self.wait)},"copy":{self.copy:.7f},'
             f'"forward":{self.forward:.7f},"backward":{self.backward:.7f},"update":{self.update:.7f},'
             f'"other":{self.other:.7f},"startup":{self.startup:.7f},'
-            f'"device":{"null" if self.device is None else _device_line(self.device)}}}'
+            f'"device":{"null" if self.device is None else _device_line(self.device)},'
+            f'"gc":{_seconds(self.gc)},"gc_wait":{_seconds(self.gc_wait)}}}'
         )
+
+
+def _seconds(value: float | None) -> str:
+    return "null" if value is None else f"{value:.7f}"
 
 
 def _device_line(device: Mapping[str, Any]) -> str:
@@ -90,3 +98,31 @@ class Batch:
     faults: int | None
     calls: Mapping[str, int]
     handoff_cpu: float | None = None
+
+
+class Meeting(NamedTuple):
+    """One collective of all ranks as one of them met it, in seconds.
+
+    The rank came at `arrived`, with nothing left to do but wait, and was let go at `done`; `phase` is where
+    its loop stood. With a device both are by its clock, which no other rank shares.
+    """
+
+    step: int
+    kind: str
+    bytes: int | None
+    phase: str
+    arrived: float
+    done: float
+
+    @property
+    def stood(self) -> float:
+        """Seconds in it."""
+        return self.done - self.arrived
+
+    def to_line(self) -> str:
+        """The meeting as one line of `meetings.jsonl` holds it."""
+        size = "null" if self.bytes is None else self.bytes
+        return (
+            f'{{"step":{self.step},"kind":"{self.kind}","bytes":{size},"phase":"{self.phase}",'
+            f'"arrived":{self.arrived:.7f},"done":{self.done:.7f}}}'
+        )

@@ -10,6 +10,7 @@ from statistics import quantiles
 from typing import Any
 
 from stoker.watch.phases import PHASES, Batch
+from stoker.watch.ranks import join_record, why_not_joined
 from stoker.watch.record import RankRecord, Record
 from stoker.watch.tally import Tally
 
@@ -72,6 +73,7 @@ def text_of(record: Record) -> str:
         _add_steps(page, rank, labels)
         _add_batches(page, rank, labels)
         _add_resources(page, rank, labels)
+    _add_ranks(page, record, run)
     return page.text()
 
 
@@ -113,6 +115,25 @@ def _add_steps(page: Page, rank: RankRecord, labels: Labels) -> None:
     hooks = (rank.about.get("overhead") or {}).get("hooks_us_per_step")
     cost = "What observing cost the training thread, a step."
     page.add("stoker_overhead_step_seconds", "gauge", cost, None if hooks is None else hooks / 1e6, labels)
+
+
+def _add_ranks(page: Page, record: Record, run: Labels) -> None:
+    """Several ranks beside one another: who comes last to collectives, and what those take by themselves."""
+    met = None if len(record.ranks) < 2 or why_not_joined(record) else join_record(record)
+    if met is None:
+        return
+    link = "Seconds a step that collectives take with all ranks there."
+    page.add("stoker_collectives_step_seconds", "gauge", link, met.link, run)
+    worked = "Seconds a step from being let go by one collective to coming to the next."
+    stood = "Seconds a step in collectives, waiting for other ranks included."
+    behind = "Seconds a step after the last of the other ranks; less than 0: before it."
+    last = "Share of the steps in which this rank came last to collectives."
+    for rank, one in met.ranks.items():
+        of: Labels = {**run, "rank": rank}
+        page.add("stoker_rank_worked_step_seconds", "gauge", worked, one.worked, of)
+        page.add("stoker_rank_stood_step_seconds", "gauge", stood, one.stood, of)
+        page.add("stoker_rank_behind_step_seconds", "gauge", behind, one.behind, of)
+        page.add("stoker_rank_last_ratio", "gauge", last, one.last, of)
 
 
 def _add_batches(page: Page, rank: RankRecord, labels: Labels) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 from stoker.watch import notes as n
 from stoker.watch.cycle import Cycle
 from stoker.watch.loaders import Draw, Fate, Loader, Loaders
-from stoker.watch.notes import Moment
-from stoker.watch.part import Part, part_of
-from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, UPDATE, WAIT
+from stoker.watch.notes import Moment, unpacked
+from stoker.watch.part import Met, Part, part_of
+from stoker.watch.phases import BACKWARD, COPY, DRAW, FORWARD, GRAPH, OTHER, PHASES, UPDATE, WAIT
 from stoker.watch.timeline import Timeline
 
 _COMPUTING = (FORWARD, BACKWARD)
+# Collectives of a step that are kept: enough for any loop that calls them itself.
+_MOST_MET = 64
 
 
 class Reader:
@@ -35,6 +37,9 @@ class Reader:
         self._drawing: list[Draw] = []
         self._draws: list[Draw] = []
         self._pairs: list[int] = []
+        self._met: list[Met] = []
+        self._at: tuple[int, Moment, int] | None = None
+        self._gc = self._gc_wait = 0
         self._given_up = 0
         self._unix_less_clock = 0.0
         by_note: dict[int, Callable[[int, Any, Any], None]] = {
@@ -61,6 +66,9 @@ class Reader:
             n.PAUSE_ENDS: self._pause_ends,
             n.DEVICE_FOUND: self._device_found,
             n.OPTIMIZERS_KNOWN: self._optimizers_known,
+            n.ARRIVED: self._arrived,
+            n.RELEASED: self._released,
+            n.COLLECTED: self._collected,
         }
         self._handlers = [by_note[what] for what in range(len(by_note))]
 
@@ -222,9 +230,32 @@ class Reader:
     def _cut(self, optimizer: int | str, now: int) -> None:
         totals, marks, start = self._timeline.cut()
         part = part_of(self._unix_less_clock + now / 1e9, totals, self._draws, start, marks, self._pairs)
-        self._draws, self._pairs = [], []
+        part.met, part.gc, part.gc_wait = self._met, self._gc, self._gc_wait
+        self._draws, self._pairs, self._met = [], [], []
+        self._gc = self._gc_wait = 0
         self.updates += 1
         self.done.extend(self._cycle.add(optimizer, part))
+
+    # --- beside the phases -------------------------------------------------------------------------
+
+    def _arrived(self, now: int, moment: Moment, more: int) -> None:
+        self._at = now, moment, more
+
+    def _released(self, now: int, moment: Moment, waited: bool) -> None:
+        at, self._at = self._at, None
+        if at is None or not waited or len(self._met) >= _MOST_MET:
+            return
+        came, there, more = at
+        kind, size = unpacked(more)
+        current = self._timeline.current
+        phase = PHASES[current] if current < len(PHASES) else PHASES[OTHER]
+        clock = self._unix_less_clock
+        self._met.append(Met(kind, size, phase, clock + came / 1e9, clock + now / 1e9, (there, moment)))
+
+    def _collected(self, now: int, moment: Moment, spent: int) -> None:
+        self._gc += spent
+        if self._timeline.current in (DRAW, WAIT):
+            self._gc_wait += spent
 
     # --- the run ---------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
     <root>/<run id>/run.json             schema, command, versions, facts, settings (rank 0 writes it)
     <root>/<run id>/rank<k>/rank.json    this rank: process, device, loaders, outcome, overhead
                             steps.jsonl, batches.jsonl, resources.jsonl   a line each, only appended
+                            meetings.jsonl   the same, of several ranks
 
 The `.json` files are replaced whole. A `.jsonl` file's last line may be cut off when the run was
 killed; a reader leaves such a line out and says so. `docs/record.md` describes every field.
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown
-from stoker.watch.phases import Batch, Step
+from stoker.watch.phases import Batch, Meeting, Step
 
 SCHEMA = 1
-VALUE = TypeVar("VALUE", Step, Batch)
+VALUE = TypeVar("VALUE", Step, Batch, Meeting)
 _FIELDS: dict[type, frozenset[str]] = {
     Step: frozenset(Step._fields),
+    Meeting: frozenset(Meeting._fields),
     Batch: frozenset(field.name for field in fields(Batch)),
 }
 
@@ -82,17 +84,13 @@ class LineWriter:
 
     def __init__(self, rank_folder: Path) -> None:
         self._folder = rank_folder
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        self._files = {
-            name: os.open(rank_folder / f"{name}.jsonl", flags, 0o644)
-            for name in ("steps", "batches", "resources")
-        }
+        self._files = {name: self._open(name) for name in ("steps", "batches", "resources")}
         self._lines: dict[str, list[str]] = {name: [] for name in self._files}
         self.failure: str | None = None
 
     def add(self, name: str, line: str) -> None:
         """One more line of JSON for that file."""
-        self._lines[name].append(line)
+        self._lines.setdefault(name, []).append(line)
 
     def flush(self) -> None:
         """Append what has gathered. A full disk stops the record, never the run."""
@@ -102,6 +100,8 @@ class LineWriter:
             data = ("\n".join(lines) + "\n").encode()
             lines.clear()
             try:
+                if name not in self._files:  # one that not every run has
+                    self._files[name] = self._open(name)
                 while data:
                     data = data[os.write(self._files[name], data) :]
             except OSError as error:
@@ -113,6 +113,10 @@ class LineWriter:
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files = {}
+
+    def _open(self, name: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        return os.open(self._folder / f"{name}.jsonl", flags, 0o644)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +136,12 @@ class RankRecord:
         """The batches as their loaders made them."""
         for line in self._lines("batches"):
             yield _as(Batch, line, self.folder)
+
+    def meetings(self) -> Iterator[Meeting]:
+        """The collectives of all ranks, as this one met them; none of a process that trains by itself."""
+        for line in self._lines("meetings"):
+            if "part" not in line:  # as the doctor's own records once had them
+                yield _as(Meeting, line, self.folder)
 
     def resources(self) -> Iterator[Mapping[str, Any]]:
         """The counters, about one line a second."""

@@ -226,7 +226,7 @@ class Recorder:
         return marks, []
 
     def _describe(self) -> str | None:
-        """What is known of the loaders, and the goal; None where that has not changed."""
+        """What is known of the loaders, the goal and the thread that trains; None where nothing changed."""
         loaders = [
             {
                 "id": loader.id,
@@ -237,7 +237,8 @@ class Recorder:
             }
             for loader in list(self._observer.loaders.all)
         ]
-        about = json.dumps({"goal": self._goal(), "loaders": loaders}, default=str)
+        known = {"goal": self._goal(), "thread": self._observer.native, "loaders": loaders}
+        about = json.dumps(known, default=str)
         if about == self._told_about:
             return None
         self._told_about = about

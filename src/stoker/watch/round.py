@@ -14,8 +14,8 @@ class Round(NamedTuple):
     """What was noted since the last round. All of it is numbers, text and lists: it is marshalled as it is.
 
     `told` are the workers' tellings by loader; `marks` and `pairs` the device's times (`EventLog`); `about`
-    is JSON: what is known of the loaders, and the goal, where that has changed; `counters` asks for a reading
-    of the machine's, and holds the allocator's.
+    is JSON: what is known of the loaders, the goal and the training thread, where that has changed;
+    `counters` asks for a reading of the machine's, and holds the allocator's.
     """
 
     notes: list[Any]

@@ -12,7 +12,7 @@ from typing import Any
 from stoker.facts.sample import Sampler
 from stoker.watch.account import Account, LoaderAccount
 from stoker.watch.clock import DeviceClock
-from stoker.watch.part import ready, step_of
+from stoker.watch.part import meetings_of, ready, step_of
 from stoker.watch.phases import Batch
 from stoker.watch.reader import Reader
 from stoker.watch.record import LineWriter
@@ -36,6 +36,7 @@ class Scribe:
         self._making: dict[int, Making] = {}
         self._known: list[dict[str, Any]] = []
         self._workers: list[int] = []
+        self._thread: int | None = None
         self._goal: int | None = None
         self._steps = 0
         self._paused = 0.0
@@ -51,7 +52,8 @@ class Scribe:
             self._write_steps()
             self._write_batches(given)
             if given.counters is not None:
-                self._latest = {**self._sampler.read(self._workers, last=given.last), **given.counters}
+                read = self._sampler.read(self._workers, thread=self._thread, last=given.last)
+                self._latest = {**read, **given.counters}
                 self._writer.add("resources", json.dumps(self._latest))
             self._writer.flush()
         except Exception as error:  # noqa: BLE001  # the run must go on; the summary and the record tell
@@ -100,7 +102,7 @@ class Scribe:
     def _read(self, given: Round) -> None:
         if given.about is not None:
             about = json.loads(given.about)
-            self._goal = about["goal"]
+            self._goal, self._thread = about["goal"], about.get("thread")
             self._workers = [pid for loader in about["loaders"] for pid in loader.pop("workers")]
             self._known = about["loaders"]
             self._reader.loaders.know(len(self._known))
@@ -113,6 +115,8 @@ class Scribe:
         seen = bool(self._reader.loaders)
         while done and ready(done[0], self._clock):
             parts = done.popleft()
+            for meeting in meetings_of(parts, self._steps, device=device, clock=self._clock):
+                self._writer.add("meetings", meeting.to_line())
             step = step_of(parts, self._steps, loaders_seen=seen, device=device, clock=self._clock)
             self._steps += 1
             self._tally.add(step)

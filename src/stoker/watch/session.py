@@ -203,6 +203,7 @@ class Session:
                 "steps": account.steps,
                 "device": None if device is None else device.name,
                 "gradient_bytes": self.observer.gradient_bytes,
+                "collectives": self.observer.meetings.to_json() if self.world_size > 1 else None,
                 "loaders": [loader.to_json() for loader in account.loaders],
                 "overhead": self.overhead(),
                 "failure": self.failure,

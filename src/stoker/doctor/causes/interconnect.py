@@ -2,6 +2,7 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.ranks import Together
 from stoker.facts.words import size
 from stoker.watch.words import duration, percent
 
@@ -24,7 +25,11 @@ _HALF = Cure(
 _BUCKETS = Cure(
     change="static_graph", text="static_graph=True and other bucket sizes (bucket_cap_mb): more overlaps"
 )
-CURES = (_NO_SYNC, _LINK, _HALF, _BUCKETS)
+_RANK_LINK = Cure(
+    change="rank_link",
+    text="see what that rank's link runs at and who shares it (ethtool, its switch's port), or move the rank",
+)
+CURES = (_NO_SYNC, _RANK_LINK, _LINK, _HALF, _BUCKETS)
 # Passes a step that bring gradients together, for one of them to be one too many.
 _OVER_ONE = 1.5
 
@@ -33,16 +38,23 @@ def judge(run: Evidence) -> Judgement:
     """By what collectives take from the last rank's arrival on, with nothing left to compute."""
     if run.together is None:
         return RuledOut(by="one process trains by itself") if run.process.get("world") == 1 else None
-    met = run.together
-    share = met.link / run.step
+    ranks, met = run.together, run.together.met
+    crowded = min(met.link, max(ranks.crowded.values(), default=0.0))
+    share = (met.link - crowded) / run.step
     told = (
         f"with all ranks there, collectives take {duration(met.link)} of a step of {duration(run.step)} "
-        f"({percent(share)})"
+        f"({percent(met.link / run.step)})"
     )
+    waits = f"threads that send and add up stand in line for a core for {duration(crowded)} of that"
     if share < ALARM:
-        return RuledOut(by=told)
-    moved = f"{size(round(met.bytes))} in {met.meetings:.3g} collectives a step"
-    evidence = [told, moved if met.rate is None else f"{moved}, at {size(round(met.rate))}/s"]
+        return RuledOut(by=f"{told}; {waits}" if met.link / run.step >= ALARM else told)
+    moved = (
+        f"{'n/a' if met.bytes is None else size(round(met.bytes))} in {met.meetings:.3g} collectives a step"
+    )
+    evidence = [told, moved if met.rate is None else f"{moved}, at {size(round(met.rate))}/s or less"]
+    if crowded >= ALARM * run.step:
+        evidence.append(waits)
+    evidence += _links(ranks)
     often = met.backwards >= _OVER_ONE
     if often:
         evidence.append(
@@ -50,10 +62,35 @@ def judge(run: Evidence) -> Judgement:
             "last can do without"
         )
     evidence.append(f"ranks come {duration(met.apart)} a step apart: that is not counted here")
+    left_out = {_NO_SYNC: not often, _RANK_LINK: not ranks.slow}
     return Found(
         share=min(1.0, share),
         certainty=0.9,
         evidence=tuple(evidence),
         computes=True,  # held batches do not make it less
-        cures=CURES if often else CURES[1:],
+        cures=tuple(cure for cure in CURES if not left_out.get(cure, False)),
     )
+
+
+def _links(ranks: Together) -> list[str]:
+    """What ranks gave each other when only two of them did, and which of them are slow."""
+    if not ranks.transfers:
+        return []
+    slow = ranks.slow
+    others = [one for one in ranks.transfers if one not in slow]
+    if not slow:
+        return [f"from one rank to the next, alone: {_range([one.rate for one in others])}"]
+    if ranks.slow_rank is not None:
+        which = f"the link of rank {ranks.slow_rank} is slow"
+    else:
+        which = f"slow from {', '.join(f'rank {one.sender} to {one.receiver}' for one in slow)}"
+    there_and_back = max(one.seconds for one in slow)
+    return [
+        f"{which}: {_range([one.rate for one in slow])}, {duration(there_and_back)} there and back; between "
+        f"others {_range([one.rate for one in others])}, {duration(max(one.seconds for one in others))}"
+    ]
+
+
+def _range(rates: list[float]) -> str:
+    low, high = size(round(min(rates))), size(round(max(rates)))
+    return f"{low}/s" if low == high else f"{low}/s to {high}/s"

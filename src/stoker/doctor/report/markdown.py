@@ -8,7 +8,7 @@ from stoker import __version__
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan import Plan
 from stoker.doctor.report import proposal, story
-from stoker.doctor.report.readings import readings
+from stoker.doctor.report.readings import ranks_beside, readings
 from stoker.doctor.report.story import Table
 from stoker.watch.words import duration, percent, rate
 
@@ -35,6 +35,8 @@ def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
             for one in verdict.named[1:]
         ]
     parts += ["### Where the step goes", table(story.phases(diagnosis))]
+    ranks = ranks_beside(diagnosis.evidence)
+    parts += ["### The ranks beside one another", table(ranks)] if ranks.rows else []
     parts += ["### How fast it could be", table(story.ceilings(diagnosis))]
     parts += _plan(diagnosis.plan)
     parts += _folded(

@@ -13,7 +13,7 @@ from stoker.doctor.finding import Cure
 from stoker.doctor.plan import Option, Step
 from stoker.doctor.report import frame, pictures, proposal, story
 from stoker.doctor.report.markup import Child, Html, tag
-from stoker.doctor.report.readings import readings
+from stoker.doctor.report.readings import ranks_beside, readings
 from stoker.doctor.report.series import Series
 from stoker.doctor.verdict import Named
 from stoker.watch.words import duration, percent, rate
@@ -135,10 +135,12 @@ def _evidence(diagnosis: Diagnosis) -> Html:
     if not verdict.named:
         told = tag("ul", [tag("li", line) for line in verdict.why])
     making, given = story.making(diagnosis), readings(diagnosis.evidence)
+    ranks = ranks_beside(diagnosis.evidence)
     return tag(
         "section",
         tag("h2", "What speaks for it"),
         told,
+        (tag("h3", "The ranks beside one another"), frame.table(ranks)) if ranks.rows else None,
         (tag("h3", "How a batch is made"), tag("p", "Means of a batch.", class_="soft"), frame.pairs(making))
         if making.rows
         else None,

@@ -76,7 +76,35 @@ def _together(run: Evidence) -> Iterator[tuple[str, str]]:
     ranks = run.together
     if ranks is None:
         return
-    yield "ranks", f"{ranks.ranks}"
-    yield "the first is ahead of the last by", f"{duration(ranks.apart)} a step"
-    yield "collectives take", f"{duration(ranks.link)} a step, {ranks.meetings:.3g} of them"
-    yield "they move", f"{size(ranks.bytes)} a step"
+    met = ranks.met
+    yield "ranks", f"{len(met.ranks)}, in {met.steps} steps"
+    yield "the first is ahead of the last by", f"{duration(met.apart)} a step"
+    yield "collectives take", f"{duration(met.link)} a step with all ranks there, {met.meetings:.3g} of them"
+    yield "they move", f"{size(met.bytes)} a step"
+    for one in ranks.transfers:
+        yield (
+            f"rank {one.sender} to rank {one.receiver}, alone",
+            f"{size(one.rate)}/s, {duration(one.seconds)} there and back",
+        )
+
+
+def ranks_beside(run: Evidence) -> Table:
+    """Each rank between collectives and in them; empty of one process."""
+    ranks = run.together
+    if ranks is None:
+        return Table()
+    rows = tuple(
+        (
+            f"{rank}{' (late)' if rank in ranks.met.late.ranks else ''}",
+            duration(one.worked),
+            duration(one.stood),
+            _signed(one.behind),
+            percent(one.last),
+        )
+        for rank, one in ranks.met.ranks.items()
+    )
+    return Table(columns=("rank", "works, a step", "in collectives", "behind the others", "last"), rows=rows)
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else ''}{duration(abs(seconds))}"

@@ -48,6 +48,7 @@ PART_MEANINGS = {
     "copy": "a step's bytes moved to the device again",
     "variant": "the loop with a switch turned",
     "resized": "held batches of another size",
+    "links": "nothing more: ranks send each other some bytes, one pair after the other",
 }
 _DOCS = {str(cause.ID): (cause.__doc__ or "").strip() for cause in ALL}
 _TOLD = {str(cause.ID): (cause.judge.__doc__ or "").strip() for cause in ALL}

@@ -32,18 +32,22 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--visits", type=int, default=8000)
     parser.add_argument("--mixing", type=int, default=14)
-    parser.add_argument("--pin", action="store_true")
+    parser.add_argument("--everywhere", action="store_true", help="mix on every rank, not the last alone")
+    parser.add_argument("--pin", action="store_true", help="a core for each rank, as far as they go")
+    parser.add_argument("--apart", action="store_true", help="the last core for the last rank alone")
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--epochs", type=int, default=10)
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
+    cores, last = sorted(os.sched_getaffinity(0)), rank == world - 1
     if args.pin:
-        cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    elif args.apart:
+        os.sched_setaffinity(0, {cores[-1]} if last else cores[:-1])
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    log = Log(args.visits, args.mixing if rank == world - 1 else 0)
+    log = Log(args.visits, args.mixing if last or args.everywhere else 0)
     loader = DataLoader(log, batch_size=32)
     width = args.width
     net = nn.Sequential(

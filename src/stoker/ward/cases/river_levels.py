@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 
 import torch
 import torch.distributed as dist
@@ -20,9 +21,12 @@ def main():
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sums", type=int, default=1, help="small steps in each step")
     parser.add_argument("--quiet", action="store_true", help="processes meet once a step")
+    parser.add_argument("--interface", help="the network of each process: net{} is net0, net1, …")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--steps", type=int, default=8000)
     args = parser.parse_args()
+    if args.interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = args.interface.format(os.environ["RANK"])
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     torch.set_num_threads(1)

@@ -1,1 +1,1 @@
-"""The cases by what is wrong with them: one file for reads, workers, the host, devices, and nothing wrong."""
+"""The cases by what is wrong with them: reads, workers, the host, devices, ranks, and nothing wrong."""

@@ -1,73 +1,9 @@
-"""Cases of cards and of several processes: most need a GPU, those of ranks run on CPUs too."""
+"""Cases of cards: most need a GPU."""
 
 from stoker.ward.case import Case, Data, Neutral, Setup
 
 CUDA = ("cuda",)
 SCROLL = Data(maker="rows.py", args=("scroll.f32", "--count", "128", "--size", "65536"))
-
-STRAGGLER = (
-    Case(
-        id="straggler-data",
-        script="advert_ranks.py",
-        cause="straggler",
-        variant="the last rank's rows take longer to prepare",
-        lookalikes=(8,),
-        ranks=2,
-        neutral=Neutral(args=("--mixing", "0")),
-    ),
-    Case(
-        id="straggler-gc",
-        script="phrase_pairs.py",
-        cause="straggler",
-        variant="the last rank's garbage is collected among half a million objects",
-        ranks=2,
-        neutral=Neutral(args=("--memory", "0")),
-    ),
-    Case(
-        id="straggler-host",
-        script="advert_ranks.py",
-        args=("--mixing", "0", "--pin"),
-        cause="straggler",
-        variant="the last rank shares its core with another process",
-        needs=("cores>=2",),
-        setup=(Setup(name="busy_core", value=1),),
-        ranks=2,
-        neutral=Neutral(setup=()),
-    ),
-)
-
-INTERCONNECT = (
-    Case(
-        id="interconnect-link",
-        script="river_levels.py",
-        cause="interconnect",
-        variant="gradients of 0.4 MB over 200 Mbit/s",
-        lookalikes=(8,),
-        ranks=2,
-        setup=(Setup(name="link", value=200),),
-        neutral=Neutral(setup=()),
-    ),
-    Case(
-        id="interconnect-wide",
-        script="river_levels.py",
-        args=("--width", "512", "--rows", "128"),
-        cause="interconnect",
-        variant="gradients of 1.3 MB over 800 Mbit/s",
-        ranks=2,
-        setup=(Setup(name="link", value=800),),
-        neutral=Neutral(setup=()),
-    ),
-    Case(
-        id="interconnect-sums",
-        script="river_levels.py",
-        args=("--sums", "4"),
-        cause="interconnect",
-        variant="four all-reduces a step where one would do, over 1 Gbit/s",
-        ranks=2,
-        setup=(Setup(name="link", value=1000),),
-        neutral=Neutral(args=("--sums", "4", "--quiet")),
-    ),
-)
 
 # The sizes of the cases on a card are for an H200 and the host beside it: about 400 to 600 TFLOP/s of
 # bfloat16, 45 of float32, 3.5 TB/s of memory; 25 to 45 us to launch a kernel, twice that under the profiler.
@@ -402,6 +338,6 @@ THROTTLED_CLOCKS = (
 )
 
 CASES = (
-    *STRAGGLER, *INTERCONNECT, *PATCHES, *HOST_SYNC, *TINY_BATCH, *PAGEABLE_COPY, *PINNED_HANDOFF,
+    *PATCHES, *HOST_SYNC, *TINY_BATCH, *PAGEABLE_COPY, *PINNED_HANDOFF,
     *GPU_CONTENTION, *VRAM_OVERFLOW, *ALLOCATOR_CHURN, *SLOW_PRECISION, *BUSY_CARD, *THROTTLED_CLOCKS,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs with nothing to cure: twenty-two scripts of many kinds, and three that are bound by their compute.
+"""Runs with nothing to cure: twenty-one scripts of many kinds, and three that are bound by their compute.
 
 A batch of one or two tensors takes 1.2 to 2.8 ms from a worker into the loop on two slow cores, by itself:
 for every tensor a file descriptor goes through a socket, 0.5 ms with its handshake. Steps of those that have
@@ -40,18 +40,6 @@ HEALTHY = (
     _healthy("log_stream.py", "an iterable dataset"),
 )
 
-RANKS = (
-    Case(
-        id="healthy-pollen-ranks",
-        script="pollen_ranks.py",
-        cause="healthy",
-        variant="two ranks with as much to do, and little to tell each other",
-        needs=("cores>=2",),
-        lookalikes=(8,),
-        ranks=2,
-    ),
-)
-
 COMPUTE_BOUND = (
     Case(
         id="compute-bound-noise",
@@ -75,4 +63,4 @@ COMPUTE_BOUND = (
     ),
 )
 
-CASES = (*HEALTHY, *RANKS, *COMPUTE_BOUND)
+CASES = (*HEALTHY, *COMPUTE_BOUND)
