@@ -1,4 +1,4 @@
-"""`stoker bench resumes`: trainings killed, stopped and gone on with at random; samples, losses and bits counted.
+"""`stoker bench resumes`: trainings killed, stopped and gone on with at random; samples and bits counted.
 
 A chain is one training of `stoker.train` (`resumes_task`), from its first start to its last step. Each start
 draws its ranks, its micro-batch, where its samples come from and how many processes read them; a blow drawn
@@ -39,13 +39,9 @@ _CHAIN_S = 60.0
 def measure(options: Options) -> Iterator[Result]:
     """As many chains as there is time for, up to so many events; what all of them in the state come to."""
     if not sys.platform.startswith("linux"):
-        raise UsageError(
-            f"bench resumes forks and kills processes as Linux has them, and this is {sys.platform}"
-        )
+        raise UsageError(f"bench resumes kills processes as Linux has them, and this is {sys.platform}")
     if options.device not in ("all", "cpu"):
-        raise UsageError(
-            f"--device {options.device}: bench resumes trains on the CPU, give cpu or leave it out"
-        )
+        raise UsageError(f"--device {options.device}: bench resumes trains on the CPU; leave it out")
     if options.parts or len(options.sizes) > 1 or min(options.sizes, default=1) < 1:
         raise UsageError("bench resumes has no parts, and one --size: the number of events, 1 or more")
     wanted = options.sizes[0] if options.sizes else EVENTS
@@ -115,8 +111,8 @@ def _progress(chains: list[dict[str, Any]], wanted: int) -> str:
         if name.startswith("resumes_fell_") and count
     )
     return (
-        f"{_count(chains)} of {wanted} events in {len(chains)} chains, the last in {chains[-1]['seconds']:g} s; "
-        f"fell in: {fell}; lost {figures['resumes_lost']:g}, doubled {figures['resumes_doubled']:g}"
+        f"{_count(chains)} of {wanted} events in {len(chains)} chains, the last in {chains[-1]['seconds']:g} "
+        f"s; fell in: {fell}; lost {figures['resumes_lost']:g}, doubled {figures['resumes_doubled']:g}"
     )
 
 

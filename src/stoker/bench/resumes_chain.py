@@ -1,5 +1,6 @@
 """One chain of `stoker bench resumes`: a training that is begun, hit and gone on with until it is done."""
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -9,7 +10,7 @@ from random import Random
 from typing import Any
 
 from stoker.bench.resumes_crew import Crew, Hung, Launcher, end_readers
-from stoker.bench.resumes_draws import FRESH, MOST, Blow, Plan, Start, draw_blow, draw_start
+from stoker.bench.resumes_draws import AIMS, FRESH, MOST, Blow, Plan, Start, draw_blow, draw_start
 from stoker.bench.resumes_judge import Trained, count_steps_off, judge, read_trained
 from stoker.bench.resumes_rank import DAMAGED, STOPPED, Chain
 from stoker.bench.resumes_task import BATCH, STEPS, write_shards
@@ -155,6 +156,9 @@ class Runner:
     def _go_on(self, start: Start, blow: Blow | None, kept: int) -> dict[str, Any]:
         """One start, up to its end; what hit it, where, and how far it had come."""
         hit = None
+        if start.bare:
+            self._clear()
+            shutil.rmtree(self._chain.cache, ignore_errors=True)  # there may be none yet
         with self._launcher.training(self._chain, start, self._out, f"start-{len(self.starts)}") as crew:
             self._know(crew)
             if blow is not None and self._await(crew, start, blow, kept):
@@ -195,13 +199,8 @@ class Runner:
 
     @property
     def _aims(self) -> dict[str, Callable[[Crew, Start, Blow], bool]]:
-        into = {aim: partial(_is_entered, aim) for aim in ("restore", "save", "prune", "disk", "ram")}
-        return into | {
-            "start": self._is_starting,
-            "epoch": partial(_is_inside, "epoch"),
-            "step": partial(_is_inside, "step"),
-            "any": lambda crew, start, blow: False,
-        }
+        into = {aim: partial(_is_inside, aim) for aim in AIMS}
+        return into | {"start": self._is_starting, "any": lambda crew, start, blow: False}
 
     def _is_starting(self, crew: Crew, start: Start, blow: Blow) -> bool:
         return time.monotonic() - crew.begun >= blow.part * self._launcher.starting(start)
@@ -213,7 +212,7 @@ class Runner:
         self._sessions |= {member.process.pid for member in crew.members if member.process.pid is not None}
 
     def _clear(self) -> None:
-        """Nothing that runs is left, and nothing in memory."""
+        """Nothing of it runs, and nothing is held in memory."""
         end_readers(self._sessions)
         if self._chain.data.is_dir():
             feed = Feed(NpySource(self._chain.data), batch_size=BATCH, device="cpu", tier="ram", workers=0)
@@ -221,9 +220,8 @@ class Runner:
             feed.close()
 
 
-def _is_entered(place: str, crew: Crew, start: Start, blow: Blow) -> bool:
-    return any(page.entered(place) >= blow.nth for page in crew.pages)
-
-
 def _is_inside(place: str, crew: Crew, start: Start, blow: Blow) -> bool:
-    return any(page.is_inside(place) and page.entered(place) >= blow.nth for page in crew.pages)
+    """Whether who is to be hit is there; beside a checkpoint being written, any rank may be hit."""
+    alone = blow.kind == "rank" and place not in ("save", "prune", "restore")
+    pages = [crew.pages[blow.rank]] if alone else crew.pages
+    return any(page.is_inside(place) and page.entered(place) >= blow.nth for page in pages)

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -69,10 +69,13 @@ class Member:
         return self.log.read_text(errors="replace")[-_TAIL:] if self.log.exists() else ""
 
     def readers(self) -> list[psutil.Process]:
-        """The processes that read for it."""
-        with contextlib.suppress(psutil.Error):
-            return list(psutil.Process(self.process.pid).children(recursive=True))
-        return []
+        """The processes that read for it. Found at once: to look through all processes takes longer than most
+        of what is aimed at."""
+        found = []
+        with contextlib.suppress(psutil.Error, OSError):
+            for told in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+                found += [psutil.Process(int(word)) for word in told.read_text().split()]
+        return found
 
 
 class Crew:
@@ -127,12 +130,10 @@ class Crew:
             return blow.kind, one.page.where
         kind = "all" if blow.kind == "all" else "rank"
         killed = self.members if kind == "all" else [one]
-        readers = [reader for member in killed for reader in member.readers()] if kind == "all" else []
         for member in killed:
             member.send(signal.SIGKILL)
-        for reader in readers:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                reader.kill()
+        if kind == "all":
+            end_readers({member.process.pid for member in killed})
         for member in killed:
             member.process.join(PATIENCE_S)
         hit = [member.page for member in killed if member.code == -signal.SIGKILL]
@@ -254,13 +255,25 @@ class Launcher:
                     self._typical[place] = _mixed(self._typical[place], seconds)
 
 
-def end_readers(sessions: set[int]) -> None:
-    """End what ranks that were killed have left: they would end by themselves, after some seconds."""
+def end_readers(sessions: Collection[int | None]) -> None:
+    """End what ranks that were killed have left; each was the first of its session."""
+    left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) in sessions:
+            # The ranks themselves are waited for by who began them.
+            if process.pid not in sessions and os.getsid(process.pid) in sessions:
                 process.kill()
-                process.wait(PATIENCE_S)
+                left.append(process)
+    until = time.monotonic() + PATIENCE_S
+    while any(map(_is_running, left)) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    """Whether it may still write; one that is dead may be nobody's to wait for."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
+    return False
 
 
 def _post(chain: Chain, name: str, rank: int = 0, port: int = 0) -> Post:

@@ -18,11 +18,14 @@ WAYS = {"source": 2, "disk": 3, "direct": 2, "ram": 3, "ram over disk": 2}
 CACHED = ("disk", "direct", "ram over disk")
 # Whom it hits. A stop is SIGTERM: to one rank, or to all.
 BLOWS = {"rank": 6, "all": 6, "reader": 3, "stop one": 2, "stop all": 2}
-AIMS = {"start": 3, "restore": 2, "save": 4, "prune": 2, "disk": 4, "ram": 4, "epoch": 3, "step": 3, "any": 2}
-# At the latest after so many updates of this start.
-_LATEST = 6
+AIMS = {"start": 3, "restore": 2, "save": 4, "prune": 2, "disk": 6, "ram": 6, "epoch": 3, "step": 2, "any": 1}
+# At the latest after so many updates of this start; what is aimed at must have had its chance by then.
+_LATEST = 5
+_LEAST = {"epoch": 7, "save": 4, "prune": 4}
 # In how many of the entries to a place it may come: saves are few, rows many.
 _ENTRIES = {"disk": 5, "ram": 5, "save": 2, "step": 4}
+# The share of starts that find their caches empty.
+BARE = 0.4
 # One chain in so many keeps its ranks and its micro-batch, and has dropout.
 STEADY = 4
 # One start in so many is of processes that share nothing with those before: a new interpreter each.
@@ -40,6 +43,9 @@ class Start:
     micro_batch: int
     way: str
     workers: int
+    # On a machine that has nothing of the set in its caches yet.
+    bare: bool = False
+    # In new interpreters, not forked ones.
     fresh: bool = False
 
     @property
@@ -112,6 +118,7 @@ def draw_start(chance: Random, steady: Start | None) -> Start:
         micro_batch=chance.choice([size for size in (2, 4, 8, 16) if size <= BATCH // ranks]),
         way=_weighted(chance, WAYS),
         workers=_weighted(chance, WORKERS),
+        bare=chance.random() < BARE,
     )
     if steady is None:
         return start
@@ -131,7 +138,7 @@ def draw_blow(chance: Random, start: Start) -> Blow:
         aim=aim,
         nth=chance.randint(1, _ENTRIES.get(aim, 1)),
         part=chance.random(),
-        latest=chance.randint(1, _LATEST),
+        latest=max(chance.randint(1, _LATEST), _LEAST.get(aim, 1)),
     )
 
 

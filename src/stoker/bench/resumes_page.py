@@ -70,7 +70,7 @@ def figures_of(chains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     found |= {f"resumes_changed_{_key(name)}": _count_changes(chains, name) for name in CHANGES}
     found |= {
         "resumes_samples": sum(verdict["samples"] for verdict in verdicts),
-        "resumes_steps_again": sum(max(0, event["reached"] - event["kept"]) for event in _trained(events)),
+        "resumes_steps_again": sum(_count_again(event) for event in _trained(events)),
         "resumes_direct_rows": sum(start["direct"] for start in starts),
         "resumes_forced": sum(event["forced"] for event in _trained(events)),
     }
@@ -85,7 +85,7 @@ def figures_of(chains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "resumes_damaged": sum(event["damaged"] for event in events),
         "resumes_off": sum(event["off"] for event in _trained(events)),
         "resumes_back": sum(event["back"] for event in _trained(events)),
-        "resumes_stop_lost": sum(max(0, event["reached"] - event["kept"]) for event in stops),
+        "resumes_stop_lost": sum(_count_again(event) for event in stops),
         "resumes_failed": sum(chain["failed"] is not None for chain in chains),
         "resumes_plain_limit": LIMIT,
     }
@@ -108,6 +108,11 @@ def wrongs_of(figures: Mapping[str, float]) -> list[str]:
 
 def _trained(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [event for event in events if event["blow"] != "staging"]
+
+
+def _count_again(event: Mapping[str, Any]) -> int:
+    """Steps that were made, and are in no checkpoint."""
+    return max(0, int(event["reached"]) - int(event["kept"]))
 
 
 def _count_changes(chains: Sequence[Mapping[str, Any]], name: str) -> int:
@@ -149,31 +154,23 @@ def page(results: Sequence[Result]) -> str:
             f"of new interpreters. {number(figures, 'resumes_samples')} samples had to enter an update, once "
             f"each; {number(figures, 'resumes_steps_again')} steps were made again after a kill, and count "
             "once.\n",
-            table(
-                ["must be 0", "found"],
-                [[text, number(figures, f"resumes_{name}")] for name, text in WRONG.items()],
-            ),
+            table(["must be 0", "found"], _rows(figures, "resumes", WRONG)),
             f"{number(figures, 'resumes_exact_compared')} exact losses and weights were compared, and "
             f"{number(figures, 'resumes_bits_compared')} of all kinds where ranks and micro-batch stayed. "
             f"The plain ones were off by {_small(figures, 'resumes_plain_off_max')} at most.\n",
-            table(
-                ["hit", "events"],
-                [[text, number(figures, f"resumes_hit_{_key(kind)}")] for kind, text in BLOWS.items()],
-            ),
-            table(
-                ["where it fell", "events"],
-                [[text, number(figures, f"resumes_fell_{place}")] for place, text in FELL.items()],
-            ),
-            table(
-                ["changed from one start to the next", "times"],
-                [[text, number(figures, f"resumes_changed_{name}")] for name, text in CHANGES.items()],
-            ),
+            table(["hit", "events"], _rows(figures, "resumes_hit", BLOWS)),
+            table(["where it fell", "events"], _rows(figures, "resumes_fell", FELL)),
+            table(["changed from start to start", "times"], _rows(figures, "resumes_changed", CHANGES)),
             f"{number(figures, 'resumes_direct_rows')} rows were read past the page cache. "
             f"{number(figures, 'resumes_forced')} ranks whose fellow had died did not end by themselves or "
             "when asked to, and were killed as torchrun would have done.\n",
             origin(result) + "\n",
         ]
     return "\n".join(parts)
+
+
+def _rows(figures: Mapping[str, float], prefix: str, words: Mapping[str, str]) -> list[list[str]]:
+    return [[text, number(figures, f"{prefix}_{_key(name)}")] for name, text in words.items()]
 
 
 def _small(figures: Mapping[str, float], key: str) -> str:

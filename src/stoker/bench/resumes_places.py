@@ -34,7 +34,7 @@ _SLOTS = 9
 _UPDATES, _DIRECT, _FIRST = 0, 1, 2
 _INSIDE, _ENTERED, _SPENT_NS = range(3)
 # Rows are written in pieces of this size, so that a kill can fall within one.
-_PIECE = 1024
+_PIECE = 256
 
 
 class Page:
