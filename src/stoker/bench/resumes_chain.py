@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from stoker.bench.resumes_crew import Crew, Hung, Launcher, end_readers
-from stoker.bench.resumes_draws import AIMS, FRESH, MOST, Blow, Plan, Start, draw_blow, draw_start
+from stoker.bench.resumes_draws import AIMS, FRESH, MOST, Blow, Plan, Room, Start, draw_blow, draw_start
 from stoker.bench.resumes_judge import Trained, count_steps_off, judge, read_trained
 from stoker.bench.resumes_rank import DAMAGED, STOPPED, Chain
 from stoker.bench.resumes_task import BATCH, STEPS, write_shards
@@ -25,10 +25,14 @@ ALONE = Start(ranks=1, micro_batch=BATCH, way="source", workers=0)
 class Runner:
     """Runs a chain. `begun` is how many starts there were before it, over all chains."""
 
-    def __init__(self, plan: Plan, chance: Random, launcher: Launcher, folder: Path, begun: int) -> None:
-        self._plan, self._chance, self._launcher, self._begun = plan, chance, launcher, begun
+    def __init__(
+        self, plan: Plan, chance: Random, room: Room, launcher: Launcher, folder: Path, begun: int
+    ) -> None:
+        self._plan, self._chance, self._room = plan, chance, room
+        self._launcher, self._begun = launcher, begun
         self._chain = Chain(
             folder=folder,
+            device="cuda" if room.cards else "cpu",
             salt=plan.seed,
             seed=plan.seed % 1000,
             shuffle=plan.shuffle,
@@ -50,7 +54,7 @@ class Runner:
         }
         failed = verdict = None
         try:
-            write_shards(self._chain.origin, self._chain.salt)
+            write_shards(self._chain.origin, self._chain.salt, self._chain.device)
             self._stage()
             alone = self._train_alone(ALONE)
             same = self._train_same(alone)
@@ -130,12 +134,14 @@ class Runner:
         """Begun, hit and gone on with until it is done."""
         kept, blows = 0, 0
         while True:
-            start = draw_start(self._chance, self._plan.steady)
+            start = draw_start(self._chance, self._plan.steady, self._room)
             if (self._begun + len(self.starts)) % FRESH == FRESH - 1:
                 start = replace(start, fresh=True, workers=min(1, start.workers))
             blow = draw_blow(self._chance, start) if blows < MOST else None
+            if blow is not None and blow.aim in ("disk", "ram"):
+                start = replace(start, bare=True)  # else there may be nothing to write
             event = self._go_on(start, blow, kept)
-            self.starts.append(asdict(start) | {"direct": event.pop("direct")})
+            self.starts.append(asdict(start) | {name: event.pop(name) for name in ("tier", "direct")})
             if event["blow"] is None:
                 return
             blows += 1
@@ -177,6 +183,7 @@ class Runner:
                 "stopped": bool(codes) and set(codes) == {STOPPED},
                 "damaged": codes.count(DAMAGED),
                 "forced": crew.forced,
+                "tier": crew.pages[0].tier,
                 "direct": sum(page.direct for page in crew.pages),
             }
 

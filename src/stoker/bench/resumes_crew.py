@@ -25,9 +25,9 @@ from stoker.bench.resumes_rank import PRELOADED, STOPPED, Chain, Post, stage, tr
 from stoker.errors import BenchFailed
 
 # Nothing here takes nearly as long: what does, hangs. A new interpreter imports for seconds on busy cores.
-PATIENCE_S = 180.0
+PATIENCE_S = 400.0
 # After one has died: for the others to notice, and then to end when they are asked to. torchrun waits 30 s.
-_NOTICE_S, _GRACE_S = 2.0, 8.0
+_NOTICE_S, _GRACE_S = 3.0, 15.0
 _NAP_S, _LOOK_S = 0.0002, 0.01
 _TAIL = 1500
 # Seconds that are spent in a place as a rule, until some have been measured.
@@ -196,7 +196,9 @@ class Launcher:
         """All ranks of a start, ended after the block."""
         store = None
         if start.ranks > 1:
-            store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                "127.0.0.1", 0, None, True, wait_for_workers=False
+            )
         with contextlib.ExitStack() as stack:
             crew = Crew([], store)
             stack.callback(crew.end)

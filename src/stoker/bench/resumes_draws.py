@@ -9,12 +9,15 @@ from random import Random
 from typing import TypeVar
 
 from stoker.bench.resumes_task import BATCH
+from stoker.feed.choice import TIERS
 
+# Those that the machine has a card for; all on the CPU.
 RANKS = {1: 4, 2: 4, 4: 2}
 WORKERS = {0: 6, 1: 2, 2: 2}
 # Where samples come from: the staged files, a cache on disk (read through the page cache, or past it after
-# that was emptied), the node's memory, or that over the cache on disk.
+# that was emptied), the node's memory, or that over the cache on disk. With a card, its own memory too.
 WAYS = {"source": 2, "disk": 3, "direct": 2, "ram": 3, "ram over disk": 2}
+WAYS_ON_CARD = {"vram": 4, "window": 3}
 CACHED = ("disk", "direct", "ram over disk")
 # Whom it hits. A stop is SIGTERM: to one rank, or to all.
 BLOWS = {"rank": 6, "all": 6, "reader": 3, "stop one": 2, "stop all": 2}
@@ -51,7 +54,8 @@ class Start:
     @property
     def tier(self) -> str:
         """What the feed is asked for."""
-        return "ram" if self.way.startswith("ram") else "source"
+        first = self.way.split()[0]
+        return first if first in TIERS else "source"
 
     @property
     def is_cached(self) -> bool:
@@ -81,6 +85,14 @@ class Blow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Room:
+    """What there is to draw from: how many ranks at most, and whether they have cards."""
+
+    ranks: int = max(RANKS)
+    cards: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A chain: its set and order, whether ranks and micro-batch stay, and how often its staging is killed."""
 
@@ -96,10 +108,10 @@ class Plan:
         return 0.0 if self.steady is None else 0.2
 
 
-def draw_plan(seed: int, number: int) -> tuple[Plan, Random]:
+def draw_plan(seed: int, number: int, room: Room) -> tuple[Plan, Random]:
     """The chain of this number, and what the rest of it is drawn by."""
     chance = Random(f"{seed} {number}")
-    start = draw_start(chance, None)
+    start = draw_start(chance, None, room)
     plan = Plan(
         number=number,
         seed=chance.randrange(1 << 31),
@@ -110,13 +122,13 @@ def draw_plan(seed: int, number: int) -> tuple[Plan, Random]:
     return plan, chance
 
 
-def draw_start(chance: Random, steady: Start | None) -> Start:
+def draw_start(chance: Random, steady: Start | None, room: Room) -> Start:
     """The next start of a chain."""
-    ranks = _weighted(chance, RANKS)
+    ranks = _weighted(chance, {ranks: weight for ranks, weight in RANKS.items() if ranks <= room.ranks})
     start = Start(
         ranks=ranks,
         micro_batch=chance.choice([size for size in (2, 4, 8, 16) if size <= BATCH // ranks]),
-        way=_weighted(chance, WAYS),
+        way=_weighted(chance, WAYS | WAYS_ON_CARD if room.cards else WAYS),
         workers=_weighted(chance, WORKERS),
         bare=chance.random() < BARE,
     )
@@ -128,7 +140,7 @@ def draw_start(chance: Random, steady: Start | None) -> Start:
 def draw_blow(chance: Random, start: Start) -> Blow:
     """What ends it. Readers are hit where there are some, and caches where some are written."""
     kinds = {kind: weight for kind, weight in BLOWS.items() if kind != "reader" or start.workers}
-    written = {"ram": start.tier == "ram", "disk": start.is_cached}
+    written = {"ram": start.tier in ("ram", "window"), "disk": start.is_cached}
     aim = _weighted(chance, {aim: weight for aim, weight in AIMS.items() if written.get(aim, True)})
     # Checkpoints are rank 0's to write and read: it is hit at that more often than the others beside it.
     first = aim in ("save", "prune", "restore") and chance.random() < 0.75

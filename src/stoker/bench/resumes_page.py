@@ -11,6 +11,7 @@ from stoker.bench.resumes_draws import FRESH, STEADY
 from stoker.bench.resumes_judge import LIMIT
 from stoker.bench.resumes_places import PLACES
 from stoker.bench.resumes_task import BATCH, EPOCHS, SAMPLES, STEPS
+from stoker.feed.choice import TIERS
 
 # By whom it hit, in words.
 BLOWS = {
@@ -57,6 +58,7 @@ def figures_of(chains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     events = [event for chain in chains for event in chain["events"]]
     starts = [start for chain in chains for start in chain["starts"]]
     verdicts = [chain["verdict"] for chain in chains if chain["verdict"] is not None]
+    tiers = Counter(start["tier"] for start in starts)
     hits, fell = (Counter(event[name] for event in events) for name in ("blow", "fell"))
     found: dict[str, float] = {
         "resumes_events": len(events),
@@ -67,6 +69,7 @@ def figures_of(chains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
     found |= {f"resumes_hit_{_key(kind)}": hits[kind] for kind in BLOWS}
     found |= {f"resumes_fell_{place}": fell[place] for place in PLACES}
+    found |= {f"resumes_starts_{tier}": tiers[tier] for tier in TIERS}
     found |= {f"resumes_changed_{_key(name)}": _count_changes(chains, name) for name in CHANGES}
     found |= {
         "resumes_samples": sum(verdict["samples"] for verdict in verdicts),
@@ -161,12 +164,17 @@ def page(results: Sequence[Result]) -> str:
             table(["hit", "events"], _rows(figures, "resumes_hit", BLOWS)),
             table(["where it fell", "events"], _rows(figures, "resumes_fell", FELL)),
             table(["changed from start to start", "times"], _rows(figures, "resumes_changed", CHANGES)),
-            f"{number(figures, 'resumes_direct_rows')} rows were read past the page cache. "
+            f"Where the feed held its samples: {_tiers(figures)} starts, the others ended before their first "
+            f"epoch. {number(figures, 'resumes_direct_rows')} rows were read past the page cache. "
             f"{number(figures, 'resumes_forced')} ranks whose fellow had died did not end by themselves or "
             "when asked to, and were killed as torchrun would have done.\n",
             origin(result) + "\n",
         ]
     return "\n".join(parts)
+
+
+def _tiers(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{tier} {number(figures, f'resumes_starts_{tier}')}" for tier in TIERS)
 
 
 def _rows(figures: Mapping[str, float], prefix: str, words: Mapping[str, str]) -> list[list[str]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import get_worker_info
 
+from stoker.feed.choice import TIERS
 from stoker.feed.stage_copy import Copier
 from stoker.feed.tiers.direct_queue import DirectQueue
 from stoker.feed.tiers.pack import Pack
@@ -31,7 +32,7 @@ DEEDS = ("save", "prune", "restore", "disk", "ram", "copy")
 PLACES = (*DEEDS, "epoch", "step", "start", "wait")
 # A process each: the rank, and up to so many readers.
 _SLOTS = 9
-_UPDATES, _DIRECT, _FIRST = 0, 1, 2
+_UPDATES, _DIRECT, _TIER, _FIRST = range(4)
 _INSIDE, _ENTERED, _SPENT_NS = range(3)
 # Rows are written in pieces of this size, so that a kill can fall within one.
 _PIECE = 256
@@ -50,6 +51,12 @@ class Page:
     def updates(self) -> int:
         """The updates of the training's whole life up to now; 0 before this process has made one."""
         return int(self.numbers[0, _UPDATES])
+
+    @property
+    def tier(self) -> str | None:
+        """Where the feed held its samples; None where no epoch was entered."""
+        number = int(self.numbers[0, _TIER])
+        return TIERS[number - 1] if number else None
 
     @property
     def direct(self) -> int:
@@ -94,7 +101,7 @@ class Telling:
         # A lock that another thread held would be held for ever in a forked reader.
         os.register_at_fork(after_in_child=self._renew)
 
-    def enter_phase(self, phase: str, updates: int = 0) -> None:
+    def enter_phase(self, phase: str, updates: int = 0, tier: str = "") -> None:
         """The training is at this now, after so many updates; told by its own thread."""
         now = time.monotonic_ns()
         if self._phase is not None:
@@ -106,6 +113,8 @@ class Telling:
         self._add(phase, _ENTERED, 1)
         if updates:
             self._numbers[0, _UPDATES] = updates
+        if tier:
+            self._numbers[0, _TIER] = 1 + TIERS.index(tier)
 
     @contextlib.contextmanager
     def doing(self, deed: str, *, at_once: bool = True) -> Iterator[None]:
@@ -171,7 +180,7 @@ class Telling:
                     self._numbers[_slot(), _DIRECT] += int(good.sum())
                 yield done, good
 
-        DirectQueue.read = read  # type: ignore[method-assign]
+        setattr(DirectQueue, "read", read)  # noqa: B010 (a generator of another kind, to the type checker)
         return DirectQueue, "read", plain
 
     def _cut_writes(self) -> list[tuple[Any, str, Any]]:

@@ -7,6 +7,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -33,6 +34,7 @@ class Chain:
     """Where a chain's files are, and what stays the same in all of its starts."""
 
     folder: Path
+    device: Literal["cpu", "cuda"]
     salt: int
     seed: int
     shuffle: str
@@ -63,7 +65,7 @@ class Chain:
             workers=start.workers,
             shuffle=self.shuffle,
             dropout=self.dropout,
-            train=settings(seed=self.seed, micro_batch=start.micro_batch),
+            train=settings(device=self.device, seed=self.seed, micro_batch=start.micro_batch),
         )
 
 

@@ -14,7 +14,7 @@ every micro-batch. `plain` is floating point as ever, with dropout where it is a
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,28 +34,31 @@ from stoker.train.task import Feeds, Losses, Task, World
 SAMPLES, BATCH, EPOCHS = 98, 16, 4
 STEPS_PER_EPOCH = -(-SAMPLES // BATCH)
 STEPS = EPOCHS * STEPS_PER_EPOCH
-# Numbers in a sample: its own number, those that `exact` learns from, and the rest. 18 KB, which is enough to
-# be read past the page cache.
-NUMBERS, FEATURES = 4608, 8
+# Numbers in a sample: its own number, those that `exact` learns from, and the rest. 18 KB are enough to be
+# read past the page cache; for a card's copy engines to take them, 66 KB.
+NUMBERS = {"cpu": 4608, "cuda": 16640}
+FEATURES = 8
 SHARDS = 7
 VALIDATED = 18
 # `exact` uses its weights to the sixteenth; with errors below 64 the sum of 16 squares has 24 bits.
 _GRID, _MOST = 16.0, 64.0
+# What the model needs of a card: known, so that the feed need not begin a tier lower.
+_RESERVE = 1 << 30
 
 
-def make_rows(salt: int) -> NDArray[np.int32]:
+def make_rows(salt: int, device: str) -> NDArray[np.int32]:
     """All samples of one set: each begins with its number."""
     draw = np.random.default_rng(salt)
-    rows = draw.integers(-500, 500, (SAMPLES, NUMBERS), np.int32)
+    rows = draw.integers(-500, 500, (SAMPLES, NUMBERS[device]), np.int32)
     rows[:, 1 : 1 + FEATURES] = draw.integers(-2, 3, (SAMPLES, FEATURES), np.int32)
     rows[:, 0] = np.arange(SAMPLES)
     return rows
 
 
-def write_shards(folder: Path, salt: int) -> None:
+def write_shards(folder: Path, salt: int, device: str) -> None:
     """The set as files."""
     folder.mkdir(parents=True)
-    for at, part in enumerate(np.array_split(make_rows(salt), SHARDS)):
+    for at, part in enumerate(np.array_split(make_rows(salt, device), SHARDS)):
         np.save(folder / f"{at}.npy", part)
 
 
@@ -73,14 +76,14 @@ class LedgerConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
-def settings(*, seed: int, micro_batch: int) -> TrainConfig:
+def settings(*, device: Literal["cpu", "cuda"], seed: int, micro_batch: int) -> TrainConfig:
     """How it is trained: a line of the log for every step, a checkpoint after every other."""
     return TrainConfig(
         epochs=EPOCHS,
         batch_size=BATCH,
         micro_batch=micro_batch,
         seed=seed,
-        device="cpu",
+        device=device,
         preflight=False,
         picture=False,
         loggers=(),
@@ -97,12 +100,12 @@ class LedgerModel(nn.Module):
     journal: Tensor
     updates: Tensor
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self, numbers: int = NUMBERS["cpu"], dropout: float = 0.0) -> None:
         super().__init__()
         self.exact = nn.Parameter(torch.zeros(FEATURES))
         self.entered = nn.Parameter(torch.zeros(SAMPLES))
         self.plain = nn.Sequential(
-            nn.Linear(NUMBERS - 1, 8), nn.Tanh(), nn.LayerNorm(8), nn.Dropout(dropout), nn.Linear(8, 1)
+            nn.Linear(numbers - 1, 8), nn.Tanh(), nn.LayerNorm(8), nn.Dropout(dropout), nn.Linear(8, 1)
         )
         self.register_buffer("journal", torch.zeros(STEPS, SAMPLES))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
@@ -138,17 +141,22 @@ def _nothing(weight: Tensor) -> Tensor:
     return weight - weight.detach()
 
 
+def _hear_nothing(phase: str, updates: int, tier: str) -> None:
+    """Where nobody wants to know."""
+
+
 class Ledger(Task[LedgerConfig]):
-    """The task; `told` hears the phase that the training enters, and the updates made by then."""
+    """The task; `told` hears the phase that is entered, the updates made by then, and the feed's tier."""
 
     name = "ledger"
 
-    def __init__(self, config: LedgerConfig, told: Callable[[str, int], None] = lambda phase, updates: None):
+    def __init__(self, config: LedgerConfig, told: Callable[[str, int, str], None] = _hear_nothing) -> None:
         super().__init__(config)
         self._told = told
-        self._rows = torch.from_numpy(make_rows(config.salt))
+        self._rows = torch.from_numpy(make_rows(config.salt, config.train.device))
         self._model: LedgerModel | None = None
         self._updates = 0
+        self._tier = ""
         self._hooks = [
             register_optimizer_step_pre_hook(self._note),
             register_optimizer_step_post_hook(self._tell_update),
@@ -161,7 +169,7 @@ class Ledger(Task[LedgerConfig]):
 
     def build_model(self) -> nn.Module:
         """On the CPU."""
-        self._model = LedgerModel(self.config.dropout)
+        self._model = LedgerModel(self._rows.shape[1], self.config.dropout)
         return self._model
 
     def open_feeds(self, world: World, device: torch.device) -> Feeds:
@@ -172,7 +180,7 @@ class Ledger(Task[LedgerConfig]):
         }  # fmt: skip
         train = Feed(
             source, shuffle=config.shuffle, seed=config.train.seed, block_size=8, group_size=4,
-            tier=config.tier, cache=config.cache, workers=config.workers, **shared,
+            tier=config.tier, cache=config.cache, workers=config.workers, reserve=_RESERVE, **shared,
         )  # fmt: skip
         valid = Feed(source, subset=np.arange(VALIDATED), tier="source", workers=0, **shared)
         return Feeds(train=train, valid=valid)
@@ -180,13 +188,13 @@ class Ledger(Task[LedgerConfig]):
     def begin_epoch(self, epoch: int, feeds: Feeds) -> None:
         """The first batch is waited for."""
         assert self._model is not None
-        self._updates = int(self._model.updates)
-        self._told("wait", self._updates)
+        self._updates, self._tier = int(self._model.updates), feeds.train.tier
+        self._told("wait", self._updates, self._tier)
 
     def loss(self, model: nn.Module, batch: Any) -> Losses:
         """Of samples that are as they were made."""
         if model.training:
-            self._told("step", self._updates)
+            self._told("step", self._updates, self._tier)
         self._check(batch)
         exact, plain, entered = model(batch)
         if not bool((exact.detach() < _MOST**2).all()):
@@ -220,4 +228,5 @@ class Ledger(Task[LedgerConfig]):
     def _tell_update(self, optimizer: Optimizer, *words: Any) -> None:
         if self._is_ours(optimizer):
             self._updates += 1
-            self._told("epoch" if self._updates % STEPS_PER_EPOCH == 0 else "wait", self._updates)
+            phase = "epoch" if self._updates % STEPS_PER_EPOCH == 0 else "wait"
+            self._told(phase, self._updates, self._tier)
