@@ -300,7 +300,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale or jobs."
+            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale, jobs or resumes."
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
@@ -308,7 +308,10 @@ def bench(
     out: Annotated[Path, typer.Option(help="Where the results and the page go.")] = Path("benchmarks"),
     size: Annotated[
         list[int] | None,
-        typer.Option(help="overhead: only steps of so many ms, repeatable; feed: percent of the full sets."),
+        typer.Option(
+            help="overhead: only steps of so many ms, repeatable; feed: percent of the full sets; "
+            "resumes: how many events."
+        ),
     ] = None,
     part: Annotated[
         list[str] | None,
@@ -327,11 +330,11 @@ def bench(
     ] = None,
     commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="tune, workloads: where what was measured is kept, to go on.")
+        Path | None, typer.Option(help="tune, workloads, resumes: where what was measured is kept, to go on.")
     ] = None,
     stop_after: Annotated[
         float | None,
-        typer.Option(min=0, help="tune, workloads: stop after so many seconds; run again to go on."),
+        typer.Option(min=0, help="tune, workloads, resumes: stop after so many seconds; run again to go on."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
