@@ -300,7 +300,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale or jobs."
+            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale, jobs or faults."
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
@@ -313,9 +313,11 @@ def bench(
     part: Annotated[
         list[str] | None,
         typer.Option(
+            "--part",
+            "--only",
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
             "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; "
-            "scale: a case; jobs: a store; repeatable."
+            "scale: a case; jobs: a store; faults: a row; repeatable.",
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
@@ -327,11 +329,11 @@ def bench(
     ] = None,
     commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="tune, workloads: where what was measured is kept, to go on.")
+        Path | None, typer.Option(help="tune, workloads, faults: where what was measured is kept, to go on.")
     ] = None,
     stop_after: Annotated[
         float | None,
-        typer.Option(min=0, help="tune, workloads: stop after so many seconds; run again to go on."),
+        typer.Option(min=0, help="tune, workloads, faults: stop after so many seconds; run again to go on."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

@@ -29,6 +29,7 @@ StokerError
 ├── StageFailed                      staging ended with files missing
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
+├── ReaderDied                       worker processes of a feed that die again and again
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── ScratchFailed                    a scratch run could not be held: no platform for it, or it broke
 ├── DiagnosisFailed                  a script or record in which no step could be observed
@@ -192,6 +193,10 @@ class NoSpace(StageFailed):
 
 class DatabaseUnreachable(StokerError, ConnectionError):
     """No connection to a database: no server or file there, no such user or database, or lost too often."""
+
+
+class ReaderDied(StokerError):
+    """Worker processes of a feed that die again and again, of which one alone is replaced."""
 
 
 class NoRoom(StokerError, MemoryError):

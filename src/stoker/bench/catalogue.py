@@ -20,6 +20,7 @@ BENCHES = {
     "workloads": "stoker.bench.workloads",
     "scale": "stoker.bench.scale",
     "jobs": "stoker.bench.jobs",
+    "faults": "stoker.bench.faults",
 }
 
 
