@@ -81,7 +81,9 @@ def _rest(path: Path) -> list[str]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read, so it is not written over: {error}") from None
+        raise UsageError(
+            f"{path} cannot be read, so it is not written over: {error}; mend it, or name another --out"
+        ) from None
     kept: list[str] = []
     inside = True
     for line in text.splitlines():

@@ -25,8 +25,7 @@ def export(record: Record, to: str, out: Path | None = None) -> Path | None:
     """Write a record for another tool; return where it lies, None where it went to standard output."""
     if to not in FORMATS:
         raise UsageError(f"cannot export to {to!r}; the formats are {' and '.join(FORMATS)}")
-    if not record.ranks:
-        raise UsageError(f"{record.folder} has no rank's part yet: the run has not begun to record")
+    record.require_ranks()
     if to == "tensorboard":
         return to_tensorboard(record, record.folder / "tensorboard" if out is None else out)
     text = prometheus.text_of(record)

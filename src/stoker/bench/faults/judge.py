@@ -26,9 +26,11 @@ _OUR_FRAME = re.compile(r'File "[^"]*/stoker/(?!bench/)[^"]*", line')
 _ADVICE = re.compile(
     r"(?:^|[.;:,(?!] |\bor (?:to )?|\band |\bto |`)(?:then )?"
     r"(?:ask|begin|cast|change|check|choose|close|convert|copy|cut|delete|did you mean|end|find|fit|free|"
-    r"give|go on|install|is (?:it|its|the)|it (?:is one of|must|has keys)|keep|leave|let|list|load|look|"
-    r"lower|make|measure|mend|mount|name|open|pip|put|raise|read it|record|remove|resume|run|save|say|see|"
-    r"send|set|start|stoker|take|the same command|there are|try|use|wait|what to do|write)\b",
+    r"give|go on|install|is (?:it|its|the)|keep|leave|let|list|load|look|lower|make|measure|mend|mount|name|"
+    r"open|pip|put|raise|read it|record|remove|resume|run|save|say|see|send|set|start|stoker|take|"
+    r"the same command|there are|try|turn|use|wait|what to do|write)\b"
+    r"|\bmust\b|\bat least\b|\bat most\b|\bneeded\b|[:;] it (?:is|has) |\b(?:go|count|counted) from\b"
+    r"|\b(?:formats|columns) are\b",
     re.IGNORECASE,
 )
 

@@ -31,6 +31,8 @@ PATIENCE_S = 240.0
 # The process that writes a record looks every two seconds whether the one it writes for is there still.
 _GRACE_S = 10.0
 _LOOK_S = 0.005
+# Processes that track what others made, or start them.
+_NOT_AT_WORK = ("resource_tracker", "torch.distributed.run")
 _SHM = Path("/dev/shm")
 _TAIL_BYTES = 1 << 16
 # Names in the folder for temporary files, and in shared memory, that are ours or made on our behalf.
@@ -90,13 +92,18 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         return self._process.wait() == -signal.SIGKILL
 
-    def below(self, *, word: str = "") -> list[psutil.Process]:
-        """The processes that it started, at any depth, with this word in their command; none that track."""
+    def send(self, number: signal.Signals) -> None:
+        """A signal for it alone."""
+        if not self.is_over:
+            os.kill(self.pid, number)
+
+    def below(self, word: str) -> list[psutil.Process]:
+        """The processes that it started, at any depth, with this word in their command; no launchers."""
         found = []
         try:
             for one in psutil.Process(self.pid).children(recursive=True):
                 line = " ".join(one.cmdline())
-                if word in line and "resource_tracker" not in line:
+                if word in line and not any(other in line for other in _NOT_AT_WORK):
                     found.append(one)
         except psutil.Error:
             return []  # it ended meanwhile
@@ -193,6 +200,16 @@ class Scene:
             except psutil.Error:
                 continue  # it ended meanwhile
         return found
+
+    def kill_one(self, processes: Sequence[psutil.Process]) -> bool:
+        """SIGKILL for one of these, by chance; False where there is none any more."""
+        if not processes:
+            return False
+        try:
+            self.random.choice(processes).kill()
+        except psutil.NoSuchProcess:
+            return False
+        return True
 
     # --- moments ----------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ _TEXT = """# Faults
 
 What was done to Stoker on purpose, a row for each kind of fault, each a number of times at moments and places
 that a seed says. A trial holds when the work went on or ended with a clear error (one line that names what,
-the value and what to do), and everything that can be counted is there: samples by number, steps, files byte by
-byte, jobs, records and checkpoints that can be read; and no process, temporary file or shared memory of it is
-left. `missed`: the fault fell on nothing, a kill after the end. [docs/faults.md](../docs/faults.md) tells how
-each is judged.
+the value and what to do), and everything that can be counted is there: samples by number, steps, files byte
+by byte, jobs, records and checkpoints that can be read; and no process, temporary file or shared memory of it
+is left. `missed`: the fault fell on nothing, as a kill after the end does.
+[docs/faults.md](../docs/faults.md) tells how each is judged.
 
 `stoker bench faults`
 """

@@ -1,11 +1,8 @@
 """Feeds: whoever reads is killed, disks and memory give out, caches are harmed. Samples are counted."""
 
 import os
-import signal
 from functools import partial
 from pathlib import Path
-
-import psutil
 
 from stoker.bench.faults import damage, samples
 from stoker.bench.faults.disks import MIB, disk
@@ -39,7 +36,7 @@ def kill_worker(scene: Scene) -> Seen:
     child = job.start()
     reached = job.reaches(child, job.draw())
     scene.pause(0.05)
-    met = reached and _kill_one(scene, child)
+    met = reached and scene.kill_one(child.below("read.py"))
     ended = [job.ended(child, names=r"worker|process")]
     if ended[0].code:
         ended.append(job.ended(job.start()))
@@ -163,18 +160,6 @@ def _resumed(scene: Scene, job: Reading, *, met: bool = True, note: str = "") ->
 def _went_on(scene: Scene, job: Reading, child: Child, *, met: bool = True, note: str = "") -> Seen:
     """It goes on to its end by itself."""
     return Seen(ended=(job.ended(child),), counts=job.counts(), left=scene.left(), met=met, note=note)
-
-
-def _kill_one(scene: Scene, child: Child) -> bool:
-    workers = child.below(word="read.py")
-    if not workers:
-        return False
-    victim = scene.random.choice(workers)
-    try:
-        victim.send_signal(signal.SIGKILL)
-    except psutil.NoSuchProcess:
-        return False
-    return True
 
 
 def _forget(path: Path) -> None:
