@@ -1,9 +1,11 @@
 """The verbs, thin: parse, call, print. What they do lives in the packages they call."""
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -417,6 +419,21 @@ def ward(
         )  # fmt: skip
 
 
+@contextlib.contextmanager
+def _any_name() -> Iterator[None]:
+    """Names of files that are no UTF-8 can be printed in the block; a script after it finds all as it was."""
+    out = sys.stdout
+    if not isinstance(out, TextIOWrapper):  # a test's or a notebook's own
+        yield
+        return
+    before = out.errors
+    out.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        out.reconfigure(errors=before)
+
+
 def _print_json(value: dict[str, Any]) -> None:
     json.dump(value, sys.stdout)
     sys.stdout.write("\n")
@@ -425,7 +442,8 @@ def _print_json(value: dict[str, Any]) -> None:
 def main() -> None:
     """Run the command line. A script under `stoker run` starts only after parsing has been left behind."""
     try:
-        launch = app(standalone_mode=False)
+        with _any_name():
+            launch = app(standalone_mode=False)
     except typer.Abort:
         sys.exit(130)
     except _WrongUse as error:

@@ -49,6 +49,7 @@ class Reading:
             "kind": kind,
             "where": str(where),
             "tier": tier,
+            "device": "cpu",
             "workers": workers,
             "cache": None if cache is None else str(cache),
             "hold_s": hold_s,

@@ -172,6 +172,13 @@ def _forget(path: Path) -> None:
         os.close(file)
 
 
+def fill_card(scene: Scene) -> Seen:
+    """A card of which another process takes most while samples are held there: they are held lower."""
+    with surroundings.card_leaver(1.0, scene.folder):
+        job = Reading(scene, "npy", tier="vram", numbers=1 << 22, device="cuda")
+        return _went_on(scene, job, job.start())
+
+
 _row = partial(Row, part="feed", counted=_COUNTED)
 
 ROWS = (
@@ -257,5 +264,14 @@ ROWS = (
         times=4,
         seconds=20,
         needs=("mount-namespace",),
+    ),
+    _row(
+        name="feed-vram",
+        fault="a card with 1 GB left for samples that are to be held there",
+        act=fill_card,
+        times=4,
+        seconds=30,
+        good=GOES_ON,
+        needs=("cuda",),
     ),
 )

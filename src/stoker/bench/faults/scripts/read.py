@@ -10,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+from torch.utils._pytree import tree_map
+
 from stoker import Feed
 from stoker.bench.faults import samples
 from stoker.feed.whole_file import whole_file
@@ -25,7 +28,7 @@ def main() -> None:
         spec["batch"],
         shuffle=True,
         seed=spec["seed"],
-        device="cpu",
+        device=spec["device"],
         tier=spec["tier"],
         cache=spec["cache"],
         workers=spec["workers"],
@@ -36,7 +39,8 @@ def main() -> None:
     while len(done(note, len(feed))) < spec["epochs"]:
         for batch in feed:
             state = feed.state_dict()
-            found = samples.numbers_of(kind, batch, nan=bool(spec.get("nan")))
+            here = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, batch)
+            found = samples.numbers_of(kind, here, nan=bool(spec.get("nan")))
             note["epochs"].setdefault(str(state["epoch"]), []).append(found)
             note["feed"] = state
             with whole_file(kept) as out:
