@@ -1,9 +1,11 @@
 """The verbs, thin: parse, call, print. What they do lives in the packages they call."""
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -300,7 +302,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale, jobs or resumes."
+            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale, jobs, resumes or faults."
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
@@ -316,9 +318,11 @@ def bench(
     part: Annotated[
         list[str] | None,
         typer.Option(
+            "--part",
+            "--only",
             help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
             "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; "
-            "scale: a case; jobs: a store; repeatable."
+            "scale: a case; jobs: a store; faults: a row; repeatable.",
         ),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure the peers too.")] = True,
@@ -330,11 +334,14 @@ def bench(
     ] = None,
     commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="tune, workloads, resumes: where what was measured is kept, to go on.")
+        Path | None,
+        typer.Option(help="tune, workloads, resumes, faults: where what was measured is kept, to go on."),
     ] = None,
     stop_after: Annotated[
         float | None,
-        typer.Option(min=0, help="tune, workloads, resumes: stop after so many seconds; run again to go on."),
+        typer.Option(
+            min=0, help="tune, workloads, resumes, faults: stop after so many seconds; run again to go on."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -418,6 +425,21 @@ def ward(
         )  # fmt: skip
 
 
+@contextlib.contextmanager
+def _any_name() -> Iterator[None]:
+    """Names of files that are no UTF-8 can be printed in the block; a script after it finds all as it was."""
+    out = sys.stdout
+    if not isinstance(out, TextIOWrapper):  # a test's or a notebook's own
+        yield
+        return
+    before = out.errors
+    out.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        out.reconfigure(errors=before)
+
+
 def _print_json(value: dict[str, Any]) -> None:
     json.dump(value, sys.stdout)
     sys.stdout.write("\n")
@@ -426,7 +448,8 @@ def _print_json(value: dict[str, Any]) -> None:
 def main() -> None:
     """Run the command line. A script under `stoker run` starts only after parsing has been left behind."""
     try:
-        launch = app(standalone_mode=False)
+        with _any_name():
+            launch = app(standalone_mode=False)
     except typer.Abort:
         sys.exit(130)
     except _WrongUse as error:

@@ -31,6 +31,7 @@ StokerError
 │   └── NoSpace                      too little room on the disk
 ├── DatabaseUnreachable (ConnectionError)   no connection to a database, or none that lasts
 ├── RankLost (ConnectionError)       a rank that ended, or did not come to where the others waited for it
+├── ReaderDied                       worker processes of a feed that die again and again
 ├── NoRoom (MemoryError)             samples do not fit where a tier was to hold them
 ├── ScratchFailed                    a scratch run could not be held: no platform for it, or it broke
 ├── DiagnosisFailed                  a script or record in which no step could be observed
@@ -202,6 +203,10 @@ class DatabaseUnreachable(StokerError, ConnectionError):
 
 class RankLost(StokerError, ConnectionError):
     """A rank that ended, cannot be reached, or did not come in time to where the others waited for it."""
+
+
+class ReaderDied(StokerError):
+    """Worker processes of a feed that die again and again, of which one alone is replaced."""
 
 
 class NoRoom(StokerError, MemoryError):

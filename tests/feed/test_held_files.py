@@ -110,7 +110,7 @@ def test_a_file_that_changed_is_told(folder: Path) -> None:
     source.hold_files(1 << 30)
     path = folder / source.key(4)
     path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(SourceChanged, match=r"bytes where \d+ were listed: make the source again"):
+    with pytest.raises(SourceChanged, match=r"bytes where \d+ were listed: .* make the source again"):
         source.read(np.array([4]))
     source.let_files_go()
     assert not isinstance(source._store, HeldFiles)

@@ -345,3 +345,25 @@ def test_a_shard_that_changed_under_it_is_not_read(tmp_path: Path) -> None:
         SourceChanged, match=r"004.npy was changed after the source was made: 320 bytes then, 130"
     ):
         source.read(np.array([16]))
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("how", ["cut", "rewritten", "gone"])
+def test_a_shard_that_changes_while_it_is_mapped_is_not_read(tmp_path: Path, how: str, large: bool) -> None:
+    """Cut short it would end the process, rewritten give other values; one removed is held as it was."""
+    values = np.arange(4 * (8192 if large else 8), dtype=np.float32).reshape(4, -1)
+    np.save(tmp_path / "0.npy", values)
+    source = NpySource(tmp_path)
+    assert torch.equal(source.read(np.arange(4)), torch.from_numpy(values))
+    if how == "gone":
+        (tmp_path / "0.npy").unlink()
+        assert torch.equal(source.read(np.arange(4)), torch.from_numpy(values))
+        with pytest.raises(SourceChanged, match=r"0\.npy cannot be opened any more: No such file"):
+            reopened(source).read(np.arange(4))
+        return
+    if how == "cut":
+        os.truncate(tmp_path / "0.npy", 200)
+    else:
+        np.save(tmp_path / "0.npy", values + 1)
+    with pytest.raises(SourceChanged, match=r"0\.npy was changed after the source was made"):
+        source.read(np.arange(4))

@@ -21,6 +21,7 @@ BENCHES = {
     "scale": "stoker.bench.scale",
     "jobs": "stoker.bench.jobs",
     "resumes": "stoker.bench.resumes",
+    "faults": "stoker.bench.faults",
 }
 
 

@@ -23,9 +23,9 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"no settings at {path}: check the path, or make them with stoker tune") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {error}; mend it, or use stoker tune") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not TOML: {error}") from None
+        raise UsageError(f"{path} is not TOML: {error}; mend it, or use stoker tune") from None
     changes = told.get("changes", {})
     if not isinstance(changes, dict):
         raise UsageError(f"{path}: `changes` is {changes!r}; write a table: [changes], then a line a change")
@@ -38,7 +38,7 @@ def find(name: str) -> Change:
         return ALL[name]
     near = get_close_matches(name, ALL, n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    raise UsageError(f"no change {name!r}{meant}; known: {', '.join(sorted(ALL))}")
+    raise UsageError(f"no change {name!r}{meant}; there are {', '.join(sorted(ALL))}")
 
 
 def check(changes: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil, isfinite, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,7 +111,7 @@ def _ends_whole(file: int) -> bool:
 def read_scores(path: Path) -> list[Score]:
     """All whole scores of a file; none where there is no file."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
     except PermissionError as error:
@@ -122,12 +122,13 @@ def read_scores(path: Path) -> list[Score]:
 def _parsed(line: str) -> Score | None:
     try:
         held = json.loads(line)
-        return Score(
-            change=str(held["change"]),
-            **{name: float(held[name]) for name in ("low", "mid", "high", "measured")},
-        )
+        rates = {name: float(held[name]) for name in ("low", "mid", "high", "measured")}
+        change = str(held["change"])
     except (ValueError, KeyError, TypeError):
         return None
+    # A rate that a disk has harmed is none: its logarithm would be none either.
+    sound = all(isfinite(rate) and rate > 0 for rate in rates.values())
+    return Score(change=change, **rates) if sound else None
 
 
 def errors_of(scores: Iterable[Score]) -> dict[str, float]:

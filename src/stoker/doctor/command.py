@@ -21,7 +21,7 @@ from stoker.doctor.words import show
 from stoker.doctor.world import ranks_to_start
 from stoker.errors import DiagnosisFailed, NotPermitted, UsageError
 from stoker.watch import Record
-from stoker.watch.record import default_root
+from stoker.watch.record import default_root, writing
 
 DEFAULT_BUDGET = 90.0
 
@@ -156,7 +156,7 @@ def _of(
     status = Console(stderr=True)
     command = ["-m", *words] if module else words
     folder = _home(runs) / "doctor"
-    with status.status("looking at this machine") as told:
+    with status.status("looking at this machine") as told, writing("the diagnosis", folder):
         if ranks > 1:
             return examine_ranks(command, ranks=ranks, folder=folder, budget=budget, tell=told.update)
         return examine(command, folder=folder, budget=budget, tell=told.update, wish=wish)

@@ -110,13 +110,14 @@ class Diagnosis:
 
 def examine_record(record: Record, held: Sequence[Message] = ()) -> Diagnosis:
     """What a record alone tells: less than experiments do. `held` is what was tried beside it."""
+    record.require_ranks()
     began = time.monotonic()
     host = ((record.about.get("facts") or {}) if isinstance(record.about, dict) else {}).get("host") or {}
     tried = {message.kind for message in held}
     missing = {name: "a record alone" for name in ("replay", "drain") if name not in tried}
     evidence = read_ranks(record, held, host, {"missing": missing})
     if evidence is None:
-        raise DiagnosisFailed(f"{record.folder} holds fewer than 2 steps: nothing can be told from it")
+        raise DiagnosisFailed(f"{record.folder} holds fewer than 2 steps: record more of the run")
     return Diagnosis(
         verdict=reach(evidence),
         evidence=evidence,

@@ -23,6 +23,7 @@ _UNSEEN = "reads went past the kernel's counters (memory maps, clients in C): gi
 
 def load_of(record: Record, told: Mapping[str, float]) -> Load:
     """What one rank of a record asks for; `told` stands above what was measured."""
+    record.require_ranks()
     about = (record.about.get("facts") or {}) if isinstance(record.about, dict) else {}
     host = about.get("host") or {}
     runs: list[Evidence] = []

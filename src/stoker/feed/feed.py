@@ -360,9 +360,12 @@ def _reserve(given: int | None) -> tuple[int | None, str]:
         settings = tomllib.loads(_SETTINGS.read_text())
     except FileNotFoundError:
         return None, ""
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot read {_SETTINGS}: {error}; mend it, or give reserve=") from error
-    peak = settings.get("memory", {}).get("peak_bytes")
+    memory = settings.get("memory", {})
+    if not isinstance(memory, dict):
+        raise UsageError(f"`memory` in {_SETTINGS} is {memory!r}: write a table, [memory], or give reserve=")
+    peak = memory.get("peak_bytes")
     if peak is None:
         return None, ""
     if not isinstance(peak, int) or peak < 0:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from stoker.errors import NoRoom, SourceChanged
+from stoker.errors import NoRoom
 from stoker.facts.words import size
 from stoker.feed.layout import Layout
 from stoker.feed.per_process import PerProcess
@@ -51,13 +51,16 @@ class HeldFiles:
         """What the files take in memory."""
         return int(_count_blocks(listing).sum()) * _BLOCK
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[memoryview]:
-        """All of these files, in this order: from memory; else from the store, many at a time, and kept."""
+    def fetch(self, keys: Sequence[str], sizes: Sequence[int] | None = None) -> Iterator[memoryview]:
+        """All of these files, in this order: from memory; else from the store, many at a time, and kept.
+
+        Their sizes are those of the listing.
+        """
         numbers = list(map(self._number, keys))
         rows = self._rows.get()
         missing = [number for number in dict.fromkeys(numbers) if not rows.holds(self._blocks(number))]
         names = [self._listing.keys[number] for number in missing]
-        fetched = zip(missing, self.store.fetch(names), strict=True)
+        fetched = zip(missing, self.store.fetch(names, self._listing.sizes[missing].tolist()), strict=True)
         absent = set(missing)
         for number in numbers:
             if number in absent:
@@ -67,10 +70,6 @@ class HeldFiles:
                 yield data
             else:
                 yield self._held(rows, number)
-
-    def get_many(self, keys: Sequence[str]) -> Sequence[bytes]:
-        """All of these files, in this order."""
-        return [bytes(data) for data in self.fetch(keys)]
 
     def _number(self, key: str) -> int:
         number = self._listing.number(key)
@@ -82,15 +81,9 @@ class HeldFiles:
         return np.arange(self._begins[number], self._begins[number + 1])
 
     def _keep(self, rows: SharedRows, number: int, data: memoryview) -> None:
-        expected = int(self._listing.sizes[number])
-        if len(data) != expected:
-            raise SourceChanged(
-                f"{self._listing.keys[number]!r} has {len(data)} bytes where {expected} were listed: make "
-                "the source again"
-            )
         blocks = self._blocks(number)
         padded = np.zeros((len(blocks), _BLOCK), np.uint8)
-        padded.reshape(-1)[:expected] = np.frombuffer(data, np.uint8)
+        padded.reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
         rows.put(blocks, torch.from_numpy(padded))
 
     def _held(self, rows: SharedRows, number: int) -> memoryview:

@@ -67,11 +67,14 @@ class Manifest:
         """The newest line for each key."""
         found: dict[str, Line] = {}
         for value in self._values():
+            key = value.get("key")
+            if not isinstance(key, str):
+                continue  # the source, or a line that was harmed
             if value.get("removed"):
-                found.pop(value["key"], None)
-            elif "key" in value:
+                found.pop(key, None)
+            else:
                 try:
-                    found[value["key"]] = Line(**value)
+                    found[key] = Line(**value)
                 except TypeError:
                     continue  # another version's words: the file is looked at anew
         return found

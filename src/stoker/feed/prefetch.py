@@ -4,6 +4,8 @@ What is asked for is a row of index arrays; what comes is a batch for each, in t
 number under way. An error comes where its batch would have come.
 """
 
+import signal
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,9 +15,18 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils import signal_handling
 
+from stoker.errors import ReaderDied
 from stoker.feed.order import Shard
 from stoker.feed.sources.base import Indices, Source
+
+# Without a batch between them, deaths of workers are no accident.
+_MOST_DEATHS = 3
+# Of the samples of a batch that kills workers, so many are named.
+_TOLD = 8
+# What comes after the last batch.
+_ENDED = (None, None)
 
 
 class Prefetch(Protocol):
@@ -83,12 +94,14 @@ class Workers:
     ) -> None:
         # The loader that waits for the next epoch, if there is one.
         self._waiting: list[DataLoader[Any]] = []
+        each = max(1, ahead // workers)
+        self._ahead = each * workers
         self._make = partial(
             DataLoader,
             Batches(source),
             batch_size=None,
             num_workers=workers,
-            prefetch_factor=max(1, ahead // workers),
+            prefetch_factor=each,
             pin_memory=pin,
             persistent_workers=True,
             # Its own, so that the user's random numbers are not drawn from.
@@ -97,33 +110,81 @@ class Workers:
         )
 
     def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
-        """A batch for each of these, in order."""
+        """A batch for each of these, in order.
+
+        What dead workers had under way is read again by new ones, one batch at a time: then the batch that
+        kills them, if it is one, is known, and those before it have come.
+        """
+        asked: deque[Indices] = deque()
+        left, deaths, singly = iter(wanted), 0, 0
+        while True:
+            try:
+                for batch in self._read(asked, left, only=1 if singly else None):
+                    deaths = 0
+                    yield batch
+                if not singly:
+                    return
+                singly -= 1
+            except _Died as died:
+                deaths, singly = deaths + 1, len(asked)
+                if deaths >= _MOST_DEATHS:
+                    where = ", ".join(map(str, asked[0][:_TOLD].tolist())) + ", …" * (len(asked[0]) > _TOLD)
+                    raise ReaderDied(
+                        f"{died}, {deaths} times over, at samples {where}: {_advice(died.signals)}"
+                    ) from died
+                warnings.warn(f"{died}; what was under way is read again, by new ones", stacklevel=2)
+
+    def _read(self, asked: deque[Indices], left: Iterator[Indices], only: int | None) -> Iterator[Any]:
+        """What was asked for, then what is left; or `only` so many batches. _Died where a worker has.
+
+        torch raises in its handler of SIGCHLD for the workers that it watches: so they are watched only while
+        a batch is waited for, and one that died meanwhile is found before that. What is left is asked for
+        outside: an exception amid it would end it.
+        """
         waiting = self._waiting
         try:
             loader = waiting.pop()
         except IndexError:
             loader = self._make(sampler=_Wanted())
-        assert isinstance(loader.sampler, _Wanted)
-        asked: deque[bytes] = deque()
-        loader.sampler.arrays = _noted(wanted, asked)
+        wanted = loader.sampler
+        assert isinstance(wanted, _Wanted)
+        wanted.begin(asked, only)
+        iterator: Any = None
         try:
-            for read_for, batch in loader:
-                if read_for != asked.popleft():
+            _ask(asked, left, self._ahead if only is None else only)
+            iterator = iter(loader)
+            while True:
+                _unwatch(iterator)
+                if only is None:
+                    _ask(asked, left, self._ahead + 1)
+                _watch(iterator)
+                if _dead(loader):
+                    raise RuntimeError("a worker died while the loop was at work")
+                read_for, batch = next(iterator, _ENDED)
+                _unwatch(iterator)
+                if read_for is None and wanted.is_over:
+                    return
+                if not asked or read_for != asked[0].tobytes():
                     raise AssertionError(
                         "worker processes gave a batch of other samples than were asked for next: "
                         "a fault in Stoker, please report it"
                     )
+                wanted.pass_one()
                 yield batch
-        except Exception:
+        except Exception as error:
             # The next epoch gets new workers. These end now: the exception holds the loader, and a worker
             # that is forked meanwhile would take it for its own.
             waiting = []
+            died = _death_of(loader, error)
             _end_workers(loader)
+            if died is not None:
+                raise died from error
             raise
         finally:
-            # Also when the loop has gone away, then perhaps because a worker died: torch tells of that by an
-            # exception wherever the main thread is. Not after `close`, nor a second one.
-            if not waiting and waiting is self._waiting and _all_live(loader):
+            if iterator is not None:
+                _unwatch(iterator)
+            # Also when the loop has gone away. Not after `close`, nor a second one, nor with a dead worker.
+            if not waiting and waiting is self._waiting and not _dead(loader):
                 waiting.append(loader)
 
     def close(self) -> None:
@@ -146,10 +207,67 @@ def wanted_of(
         yield asked[-1][1]
 
 
-def _all_live(loader: DataLoader[Any]) -> bool:
-    """Whether none of its workers has died; they are there from its first epoch on."""
+class _Died(Exception):
+    """Workers died; `signals` are what they died of."""
+
+    def __init__(self, told: str, signals: frozenset[int]) -> None:
+        super().__init__(told)
+        self.signals = signals
+
+
+def _death_of(loader: DataLoader[Any], error: Exception) -> _Died | None:
+    """The death behind an error; None where there is none. torch may tell of one before a loader can."""
+    dead = _dead(loader)
+    if dead:
+        told = ", ".join(f"{worker.pid} ({_cause(worker.exitcode)})" for worker in dead)
+        signals = frozenset(-(worker.exitcode or 0) for worker in dead)
+        return _Died(f"worker process {told} of the feed died", signals)
+    if str(error).startswith("DataLoader worker (pid"):
+        return _Died(f"a worker process of the feed died ({str(error).strip()})", frozenset())
+    return None
+
+
+def _cause(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"
+
+
+def _advice(signals: frozenset[int]) -> str:
+    """What to do about workers that die again and again, by what they died of."""
+    if getattr(signal, "SIGBUS", None) in signals:
+        return (
+            "a batch found no room in shared memory; make /dev/shm larger (docker: --shm-size), or read in "
+            "this process with workers=0"
+        )
+    if getattr(signal, "SIGKILL", None) in signals:
+        return (
+            "the kernel does that when memory runs out; look into dmesg, and take fewer workers or smaller "
+            "batches"
+        )
+    return "read in this process with workers=0 to see what the dataset does there"
+
+
+def _watch(iterator: Any) -> None:
+    if not iterator._worker_pids_set:
+        pids = tuple(worker.pid for worker in iterator._workers)
+        signal_handling._set_worker_pids(id(iterator), pids)
+        iterator._worker_pids_set = True
+
+
+def _unwatch(iterator: Any) -> None:
+    if iterator._worker_pids_set:
+        iterator._worker_pids_set = False
+        signal_handling._remove_worker_pids(id(iterator))
+
+
+def _dead(loader: DataLoader[Any]) -> list[Any]:
+    """Those of its workers that have died; they are there from its first epoch on."""
     iterator: Any = loader._iterator
-    return iterator is None or all(worker.is_alive() for worker in iterator._workers)
+    return [] if iterator is None else [one for one in iterator._workers if not one.is_alive()]
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:
@@ -164,21 +282,45 @@ def _read(source: Source, indices: Indices) -> Any:
     return source.read(indices) if len(indices) else None
 
 
-def _noted(wanted: Iterable[Indices], asked: deque[bytes]) -> Iterator[Indices]:
-    """The same, and noted."""
-    for indices in wanted:
-        asked.append(indices.tobytes())
-        yield indices
+def _ask(asked: deque[Indices], left: Iterator[Indices], most: int) -> None:
+    """As many as are to be under way, as far as there are some left."""
+    while len(asked) < most and (indices := next(left, None)) is not None:
+        asked.append(indices)
 
 
 class _Wanted(Sampler[Any]):
-    """What the loader is to read in its next epoch."""
+    """What the loader is to read next: of what is asked for, what it was not told yet.
+
+    It ends where nothing is asked for, and goes on when something is: torch asks again after every batch.
+    """
 
     def __init__(self) -> None:
-        self.arrays: Iterable[Indices] = ()
+        self.begin(deque(), None)
+
+    def begin(self, asked: deque[Indices], only: int | None) -> None:
+        """From the first of these on, or only so many; who adds to them goes on adding."""
+        self._asked, self._only, self._told = asked, only, 0
+
+    def pass_one(self) -> None:
+        """The first of them is there."""
+        self._asked.popleft()
+        self._told -= 1
+        if self._only is not None:
+            self._only -= 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of them are there."""
+        return not self._asked or self._only == 0
 
     def __iter__(self) -> Iterator[Indices]:
-        return iter(self.arrays)
+        return self
+
+    def __next__(self) -> Indices:
+        if self._told >= len(self._asked) or (self._only is not None and self._told >= self._only):
+            raise StopIteration
+        self._told += 1
+        return self._asked[self._told - 1]
 
 
 class Batches(Dataset[Any]):

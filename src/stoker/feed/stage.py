@@ -237,7 +237,10 @@ class Stage:
         if self.selection.delete:
             self._delete(outcome)
         lines = self._manifest.lines()
-        self._manifest.rewrite(lines[key] for key in sorted(lines))
+        try:
+            self._manifest.rewrite(lines[key] for key in sorted(lines))
+        except OSError:
+            pass  # no room for another copy of it: the lines as they were appended say the same
 
     def _await(self, labours: list[Future[None]], progress: Progress) -> None:
         """Until all are done, or one fails."""

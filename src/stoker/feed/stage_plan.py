@@ -108,11 +108,12 @@ def folds_case(folder: Path) -> bool:
     probe = folder / f"{PART}case"
     try:
         probe.touch()
-        return probe.with_name(probe.name.upper()).exists()
+        try:
+            return probe.with_name(probe.name.upper()).exists()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError:
         return False
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,12 +50,15 @@ def whole_file(path: Path, *, modified_ns: int | None = None) -> Iterator[Binary
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what killed writers left anywhere under a folder; how many there were."""
+    """Remove what killed writers left anywhere under a folder, where it may be; how many there were."""
     removed = 0
     for found, _, names in os.walk(folder):
         for name in names:
             if name.startswith(PART) and _is_dead(Path(found) / name):
-                (Path(found) / name).unlink(missing_ok=True)
+                try:
+                    (Path(found) / name).unlink(missing_ok=True)
+                except OSError:  # a read-only mount, or another's folder: it is no harm there
+                    continue
                 removed += 1
     return removed
 

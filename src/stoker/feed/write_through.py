@@ -56,13 +56,13 @@ class WriteThrough:
         kept = self._read(entry)
         if kept is not None:
             return memoryview(kept)
-        data = self.store.view(key)
-        if len(data) == entry.size and self.why is None:
+        data = self.store.view(key, entry.size)
+        if self.why is None:
             self._keep(entry, data)
         return data
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[memoryview]:
-        """All of these objects, in this order, many at a time.
+    def fetch(self, keys: Sequence[str], sizes: Sequence[int] | None = None) -> Iterator[memoryview]:
+        """All of these objects, in this order, many at a time; their sizes are those of the listing.
 
         The thread that got one writes it too: others have requests under way meanwhile.
         """

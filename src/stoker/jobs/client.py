@@ -118,7 +118,7 @@ class Client:
             try:
                 raw = answer.read()
             except (OSError, http.client.HTTPException) as error:
-                raise JobsUnreachable(f"{self.url} broke off its answer: {error}") from error
+                raise JobsUnreachable(f"{self.url} broke off its answer: {error}; ask again") from error
         return json.loads(raw) if raw else None
 
     def follow(self, path: str, *, after: int | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,7 +133,9 @@ class Client:
                         yield kind, data
             except (JobsUnreachable, OSError, http.client.HTTPException) as error:
                 if waits > _AGAIN_S[1]:
-                    raise JobsUnreachable(f"{self.url} does not answer any more: {error}") from error
+                    raise JobsUnreachable(
+                        f"{self.url} does not answer any more: {error}; start it again, and then ask again"
+                    ) from error
             time.sleep(waits)
             waits = min(2 * waits, 2 * _AGAIN_S[1])
 

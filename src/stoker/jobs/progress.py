@@ -17,6 +17,8 @@ from stoker.watch.phases import PHASES
 
 # Phases are told of so many last steps.
 _STEPS = 100
+# What a database has room for.
+_MOST_STEP = 1 << 62
 # Said elsewhere, or no curve.
 _NO_CURVE = frozenset({"t", "kind", "step", "eta_seconds", "epoch"})
 _CURVES = frozenset({"train", "valid", "epoch"})
@@ -76,16 +78,20 @@ class Reading:
         """Whether the journal may be read: this attempt's trainer has begun it, or it is a script's own."""
         if self._all is not None or not self._begun.exists():
             return True
-        told = json.loads(self._begun.read_text())
-        if pid is not None and told["pid"] != pid:  # an earlier attempt's
+        try:
+            told = json.loads(self._begun.read_text())
+            owner, step, steps = int(told["pid"]), int(told["step"]), int(told["steps"])
+        except (OSError, ValueError, KeyError, TypeError):  # a script's own file of that name
+            return True
+        if pid is not None and owner != pid:  # an earlier attempt's
             return False
-        self._all, self.first_step = told["steps"], told["step"] or None
+        self._all, self.first_step = steps, step or None
         return True
 
     def _hear(self, line: dict[str, Any]) -> Iterator[Number]:
         """The points of a line of the journal."""
         kind, step, t = line.get("kind"), line.get("step"), line.get("t")
-        if not isinstance(step, int) or not isinstance(t, (int, float)):
+        if not isinstance(step, int) or not isinstance(t, (int, float)) or abs(step) > _MOST_STEP:
             return
         if kind == "train":
             self._told = line

@@ -84,16 +84,18 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read the config {path}: {error.strerror or error}") from error
+        raise UsageError(
+            f"cannot read the config {path}: {error.strerror or error}; check the path"
+        ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8: {error}") from error
+        raise UsageError(f"{path} is no text in UTF-8: {error}; save it as such") from error
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{path} is no TOML: {error}") from error
+            raise UsageError(f"{path} is no TOML: {error}; mend it there") from error
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{path}: a config is a .yaml, .yml or .toml file")
+        raise UsageError(f"{path}: a config must be a .yaml, .yml or .toml file")
     found = _parse_yaml(text, str(path))
     if found is None:
         return {}
@@ -112,7 +114,7 @@ def _parse_yaml(text: str, told: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"{told} is no YAML: {error}") from error
+        raise UsageError(f"{told} is no YAML: {' '.join(str(error).split())}; mend it there") from error
 
 
 def _put(values: dict[str, Any], override: str) -> None:

@@ -86,10 +86,10 @@ def _pictures(folder: Path) -> list[Path]:
     """Those that the older training drew there."""
     try:
         told = json.loads((folder / "result.json").read_text())
-    except FileNotFoundError:  # it did not come to its end
+        drawn, where = [Path(name) for name in told["pictures"]], Path(told["folder"])
+    except (OSError, ValueError, KeyError, TypeError):  # it did not come to its end, or the file was harmed
         return []
-    drawn = [Path(name) for name in told["pictures"]]
-    return [folder / path.name for path in drawn if path.parent == Path(told["folder"])]
+    return [folder / path.name for path in drawn if path.parent == where]
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

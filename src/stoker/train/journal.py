@@ -150,7 +150,8 @@ def _cut(path: Path, after: int, judged: bool) -> None:
     """Leave only whole lines up to a step: a killed process may have written more, or half a line."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text().splitlines() if _is_before(line, after, judged)]
+    lines = path.read_text(errors="replace").splitlines()
+    kept = [line for line in lines if _is_before(line, after, judged)]
     with whole_file(path) as out:
         out.write("".join(f"{line}\n" for line in kept).encode())
 
@@ -160,9 +161,12 @@ def _is_before(line: str, after: int, judged: bool) -> bool:
         told = json.loads(line)
     except ValueError:  # a line that was cut off
         return False
-    if told["step"] == after and not judged:
-        return told["kind"] not in ("epoch", "valid")
-    return bool(told["step"] <= after)
+    step = told.get("step") if isinstance(told, dict) else None
+    if not isinstance(step, int):  # or one that a disk has harmed
+        return False
+    if step == after and not judged:
+        return told.get("kind") not in ("epoch", "valid")
+    return step <= after
 
 
 def _is_number(value: Any) -> bool:

@@ -14,7 +14,7 @@ from stoker.tune.finding import DEFAULT_BUDGET, Found, begin, find
 from stoker.tune.search import Finds
 from stoker.tune.words import plan_as_json, show, show_plan
 from stoker.tune.workers import find_workers
-from stoker.watch.record import default_root
+from stoker.watch.record import default_root, writing
 
 # What is read with each finder; without one, all but what is a sweep's.
 _READ = {
@@ -57,7 +57,7 @@ def tune(
     settings = Path("stoker.toml") if out is None else out
     settings_file.check(settings)  # before the search: what it finds is to have a place
     home = default_root().absolute().parent
-    with Console(stderr=True).status("diagnosing the script as it is") as status:
+    with Console(stderr=True).status("diagnosing the script as it is") as status, writing("the search", home):
         found = find(
             command, home=home, budget=budget, kinds=kinds, resume=resume, ranks=ranks, tell=status.update
         )
@@ -81,7 +81,8 @@ def tune_workers(
         kinds = kinds_of(strict=False, allow=())
         _plan(command, budget=budget, kinds=kinds, finds="workers", ranks=ranks, as_json=as_json)
         return
-    with Console(stderr=True).status("diagnosing the script as it is") as status:
+    home = default_root().absolute().parent
+    with Console(stderr=True).status("diagnosing the script as it is") as status, writing("the search", home):
         found = find_workers(command, budget=budget, ranks=ranks, tell=status.update)
     _tell(found, None, as_json)
 
@@ -91,7 +92,7 @@ def _plan(
 ) -> None:
     """Diagnose, and print what would be tried."""
     home = default_root().absolute().parent
-    with Console(stderr=True).status("diagnosing the script as it is") as status:
+    with Console(stderr=True).status("diagnosing the script as it is") as status, writing("the search", home):
         told, search = begin(
             command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=status.update
         )

@@ -40,10 +40,12 @@ class Ledger:
         try:
             told = json.loads((folder / "search.json").read_text())
         except (OSError, ValueError):
-            raise UsageError(f"{folder} is no search: name a folder under .stoker/tune") from None
+            told = None
+        if not isinstance(told, dict):
+            raise UsageError(f"{folder} is no search: name a folder under .stoker/tune")
         if told.get("command") != about["command"]:
             raise UsageError(
-                f"{folder} is a search of {' '.join(told.get('command', []))}, not of "
+                f"{folder} is a search of {' '.join(map(str, told.get('command') or ['nothing']))}, not of "
                 f"{' '.join(about['command'])}: resume it with its own command"
             )
         had, has = told.get("ranks", 1), about.get("ranks", 1)
@@ -68,12 +70,13 @@ class Ledger:
         return trial
 
     def _read(self) -> Iterator[Trial]:
-        """Those that are whole, up to the first that is not."""
+        """Those that are whole, up to the first that is not: the search tries that one again."""
         for number in range(10_000):
             path = self.folder / "trials" / f"{number:03d}" / "trial.json"
-            if not path.exists():
+            try:
+                yield _trial(json.loads(path.read_text()))
+            except (OSError, ValueError, KeyError, TypeError):  # not there, or harmed
                 return
-            yield _trial(json.loads(path.read_text()))
 
 
 def _trial(told: Mapping[str, Any]) -> Trial:

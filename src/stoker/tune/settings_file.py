@@ -1,5 +1,6 @@
 """`stoker.toml` written: the changes that were kept, with what was measured beside each."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,10 +40,12 @@ def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) 
     ]
     part = _part(path)
     try:
-        part.write_text("\n".join([*lines, *rest]) + "\n")
+        text = "\n".join([*lines, *rest]) + "\n"
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the error above tells what is wrong with that folder
+            part.unlink(missing_ok=True)
         raise _unwritable(path, error) from None
 
 
@@ -81,7 +84,9 @@ def _rest(path: Path) -> list[str]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read, so it is not written over: {error}") from None
+        raise UsageError(
+            f"{path} cannot be read, so it is not written over: {error}; mend it, or name another --out"
+        ) from None
     kept: list[str] = []
     inside = True
     for line in text.splitlines():

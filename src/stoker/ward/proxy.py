@@ -4,12 +4,15 @@
         proxy.delay_s = 0.025                    # every chunk arrives so much later, each way
         proxy.bytes_per_s = 4e6                  # answers a second, of all connections together
         proxy.cut(after=1000)                    # the next connection is reset after 1,000 bytes of answer
+        proxy.cut(after=1000, reset=False)       # or closed, as if that were all
+        proxy.shorten()                          # half of a body, with a head that calls it the whole
         proxy.answer(b"HTTP/1.1 503 Slow\\r\\n…")  # the next connection gets this and never sees the server
 
 A fault is met by new connections; those that a client keeps open are closed when one is ordered.
 """
 
 import asyncio
+import re
 import socket
 import struct
 import threading
@@ -19,11 +22,14 @@ from types import TracebackType
 from typing import Self
 
 _CHUNK = 1 << 16
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Fault:
     cut_after: int | None = None
+    reset: bool = True
+    shorten: bool = False
     answer: bytes | None = None
 
 
@@ -45,9 +51,17 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name="stoker-proxy", daemon=True)
         self._thread.start()
 
-    def cut(self, *, after: int, times: int = 1) -> None:
-        """Reset the next connections after so many bytes of the server's answer."""
-        self._order(_Fault(cut_after=after), times)
+    def cut(self, *, after: int, times: int = 1, reset: bool = True) -> None:
+        """Reset the next connections after so many bytes of the server's answer, or close them in order."""
+        self._order(_Fault(cut_after=after, reset=reset), times)
+
+    def shorten(self, *, times: int = 1) -> None:
+        """Pass on half of the next connections' first bodies, their lengths told accordingly."""
+        self._order(_Fault(shorten=True), times)
+
+    def forget(self) -> None:
+        """Take back the faults that no connection has met."""
+        self._faults.clear()
 
     def answer(self, data: bytes, *, times: int = 1) -> None:
         """Answer the next connections with this, and close them; with nothing, they are closed at once."""
@@ -103,21 +117,21 @@ class Proxy:
                     writer.write(fault.answer)
                     await writer.drain()
                 return
-            await self._forward(reader, writer, None if fault is None else fault.cut_after)
+            await self._forward(reader, writer, fault or _Fault())
         except (OSError, asyncio.CancelledError):
             pass  # either side may go away at any moment; the other is closed below
         finally:
             writer.close()
 
     async def _forward(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut_after: int | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: _Fault
     ) -> None:
         there, back = await asyncio.open_connection(*self._server)
         mine = {writer, back}
         self._writers |= mine
         try:
             await asyncio.gather(
-                self._pump(reader, back, None), self._pump(there, writer, cut_after, answers=True)
+                self._pump(reader, back, _Fault()), self._pump(there, writer, fault, answers=True)
             )
         finally:
             self._writers -= mine
@@ -127,14 +141,14 @@ class Proxy:
         self,
         source: asyncio.StreamReader,
         target: asyncio.StreamWriter,
-        cut_after: int | None,
+        fault: _Fault,
         *,
         answers: bool = False,
     ) -> None:
         """Pass chunks on, each so much later than it came; later chunks do not wait for earlier ones."""
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=256)
         reading = asyncio.ensure_future(self._read(source, late))
-        passed = 0
+        passed, cut_after = 0, fault.cut_after
         try:
             while True:
                 due, chunk = await late.get()
@@ -143,11 +157,14 @@ class Proxy:
                     await asyncio.sleep(pause)
                 if not chunk:
                     break
+                if fault.shorten and not passed and (shorter := shortened(chunk)) is not None:
+                    chunk, cut_after = shorter
                 if cut_after is not None and passed + len(chunk) > cut_after:
                     target.write(chunk[: cut_after - passed])
                     await target.drain()
                     self.faults_met += 1
-                    _reset(target)
+                    if fault.reset and not fault.shorten:
+                        _reset(target)
                     raise ConnectionResetError("cut off, as ordered")
                 passed += len(chunk)
                 if answers:
@@ -175,6 +192,23 @@ class Proxy:
             except OSError:
                 chunk = b""
             await late.put((self._loop.time() + self.delay_s, chunk))
+
+
+def shortened(answer: bytes) -> tuple[bytes, int] | None:
+    """An answer's first bytes with half its length in the head, and how much of it that leaves in all.
+
+    None where it has no body of a known length, or none worth halving.
+
+    >>> shortened(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nabcd")
+    (b'HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nabcd', 40)
+    """
+    head, end, body = answer.partition(b"\r\n\r\n")
+    told = _LENGTH.search(head)
+    if not end or told is None or not head.startswith(b"HTTP/1.1 2") or int(told[1]) < 2:
+        return None
+    half = int(told[1]) // 2
+    head = head[: told.start(1)] + str(half).encode() + head[told.end(1) :]
+    return head + end + body, len(head) + len(end) + half
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

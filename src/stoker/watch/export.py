@@ -26,15 +26,14 @@ def export(record: Record, to: str, out: Path | None = None) -> Path | None:
     """Write a record for another tool; return where it lies, None where it went to standard output."""
     if to not in FORMATS:
         raise UsageError(f"cannot export to {to!r}; the formats are {' and '.join(FORMATS)}")
-    if not record.ranks:
-        raise UsageError(f"{record.folder} has no rank's part yet: the run has not begun to record")
+    record.require_ranks()
     if to == "tensorboard":
         return to_tensorboard(record, record.folder / "tensorboard" if out is None else out)
     text = prometheus.text_of(record)
     if out is None:
         sys.stdout.write(text)
         return None
-    _write(out, lambda draft: draft.write_text(text))
+    _write(out, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"))
     return out
 
 
@@ -56,10 +55,12 @@ def _write_events(make: Any, record: Record, rank: RankRecord, draft: Path) -> N
 
     with tempfile.TemporaryDirectory(dir=draft.parent) as scratch:
         writer = make(scratch)
-        for step, t, scalars in _scalars(record, rank):
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-            writer.add_summary(Summary(value=values), global_step=step, walltime=t)
-        writer.close()
+        try:
+            for step, t, scalars in _scalars(record, rank):
+                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+                writer.add_summary(Summary(value=values), global_step=step, walltime=t)
+        finally:
+            writer.close()  # also where a line is broken: its thread writes into the folder until then
         (written,) = Path(scratch).iterdir()
         shutil.move(written, draft)
 

@@ -9,6 +9,8 @@ The `.json` files are replaced whole. A `.jsonl` file's last line may be cut off
 killed; a reader leaves such a line out and says so. `docs/record.md` describes every field.
 """
 
+import contextlib
+import errno
 import json
 import os
 import secrets
@@ -19,7 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown
+from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown, StokerError
 from stoker.watch.phases import Batch, Meeting, Step
 
 SCHEMA = 1
@@ -39,6 +41,24 @@ def default_root() -> Path:
 def new_name() -> str:
     """A name by the time, which no other has that was begun in the same second."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+
+# A disk that is full, or may not be written to: no fault of the code that meets it.
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@contextlib.contextmanager
+def writing(what: str, folder: Path) -> Iterator[None]:
+    """What a disk refuses in the block is told: NotPermitted, with what was to be written where."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StokerError) or error.errno not in _REFUSED:
+            raise
+        raise NotPermitted(
+            f"{what} cannot be written under {folder}: {error.strerror} ({error.filename or folder}); make "
+            "room there, run from a folder you may write to, or say where with --runs DIR"
+        ) from error
 
 
 def write_whole(path: Path, value: Mapping[str, Any]) -> None:
@@ -155,23 +175,31 @@ class RankRecord:
                     if not line.endswith(b"\n"):
                         return  # the run was killed while it wrote this
                     try:
-                        yield json.loads(line)
+                        told = json.loads(line)
                     except ValueError as error:
-                        raise RecordBroken(
-                            f"{path}, line {number} is not JSON ({error}): the file was changed or damaged; "
-                            "delete that line to read the rest"
-                        ) from error
+                        raise _broken_line(path, number, f"is not JSON ({error})") from error
+                    if not isinstance(told, dict) or not isinstance(told.get("t"), (int, float)):
+                        raise _broken_line(path, number, "is no line of a record")
+                    yield told
         except FileNotFoundError:
             return
         except PermissionError as error:
             raise NotPermitted(f"{path} may not be read: ask its owner, or read it as that user") from error
 
 
+def _broken_line(path: Path, number: int, what: str) -> RecordBroken:
+    return RecordBroken(
+        f"{path}, line {number} {what}: the file was changed or damaged; delete that line to read the rest"
+    )
+
+
 def _as(kind: type[VALUE], line: Mapping[str, Any], folder: Path) -> VALUE:
     try:
         return kind(**{key: value for key, value in line.items() if key in _FIELDS[kind]})
     except TypeError as error:
-        raise RecordBroken(f"a line in {folder} is not a {kind.__name__.lower()}: {error}") from error
+        raise RecordBroken(
+            f"a line in {folder} is not a {kind.__name__.lower()}: {error}; delete it to read the rest"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +224,14 @@ class Record:
         """How rank 0 ended: done, failed, interrupted; `unknown` if it was killed or still runs."""
         first = self.ranks.get(0)
         return str(first.about.get("outcome") or "unknown") if first is not None else "unknown"
+
+    def require_ranks(self) -> None:
+        """RecordBroken where no rank has a part in it."""
+        if not self.ranks:
+            raise RecordBroken(
+                f"{self.folder} has no rank's part: the run has not begun to record, or it was removed; run "
+                "again"
+            )
 
     @classmethod
     def open(cls, where: str | Path, root: Path | None = None) -> "Record":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, StokerError, UsageError
 
 # Under the folder that a training is started in.
 PLACE = Path(".stoker") / "data"
@@ -24,11 +24,19 @@ def made_once(name: str, make: Callable[[Path], object], *, place: Path | None =
     done = folder / _DONE
     if done.exists():
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder.with_name(f".{name}.lock")):
-        if not done.exists():
-            make(folder)
-            done.touch()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone(folder.with_name(f".{name}.lock")):
+            if not done.exists():
+                make(folder)
+                done.touch()
+    except OSError as error:
+        if isinstance(error, StokerError):
+            raise
+        raise NotPermitted(
+            f"cannot make data in {folder}: {error.strerror or error}; make room there, start from a folder "
+            "you may write to, or give the data by a path"
+        ) from error
     return folder
 
 

@@ -1,5 +1,6 @@
 """What every report's page has: one file, with nothing loaded from elsewhere; tables; how it is written."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -61,9 +62,11 @@ def put(place: Path, text: str, *, advice: str) -> Path:
     """Write it whole or not at all; `advice` is what to do where that cannot be."""
     draft = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        # Names of files need not be UTF-8, and stand in a report all the same.
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
         draft.replace(place)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the error above tells what is wrong with that folder
+            draft.unlink(missing_ok=True)
         raise NotPermitted(f"the report cannot be written to {place}: {error.strerror}; {advice}") from error
     return place

@@ -97,7 +97,9 @@ class ReaderHere:
             try:
                 future.result()
             except (ValueError, OSError) as error:
-                raise SourceBroken(f"cannot read a chunk of {array.path}: {error}") from error
+                raise SourceBroken(
+                    f"cannot read a chunk of {array.path}: {error}; mend it, or write it anew"
+                ) from error
 
     def _open(self, array: ChunkedArray, context: Any) -> Any:
         described = {"driver": array.driver, "kvstore": {"driver": "file", "path": array.path}}
@@ -106,7 +108,7 @@ class ReaderHere:
         try:
             store = self._library.open(described, read=True, open=True, context=context).result()
         except (ValueError, OSError) as error:
-            raise SourceBroken(f"cannot open {array.path}: {error}") from error
+            raise SourceBroken(f"cannot open {array.path}: {error}; mend it, or write it anew") from error
         return store.T if array.driver == "n5" else store
 
 
@@ -195,7 +197,10 @@ def _receive(pipe: int, values: memoryview) -> None:
     while values:
         count = os.readv(pipe, [values])
         if not count:
-            raise SourceBroken("the process that reads a volume ended before its answer was whole")
+            raise SourceBroken(
+                "the process that reads a volume ended before its answer was whole: look for its own words "
+                "above, and start again"
+            )
         values = values[count:]
 
 

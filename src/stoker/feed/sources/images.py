@@ -7,7 +7,7 @@ What decodes them, and to what, is told in `stoker.feed.decode`.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
@@ -113,9 +113,10 @@ class ImageSource(Source):
         chosen = checked(indices, len(self))
         labels = torch.from_numpy(self._labels[chosen])
         keys = [self._keys[number] for number in chosen.tolist()]
+        files = self._store.fetch(keys, self._listing.sizes[chosen].tolist())
         if not self.decodes:
-            return list(self._store.get_many(keys)), labels
-        return self._read_images(keys), labels
+            return [bytes(data) for data in files], labels
+        return self._read_images(keys, files), labels
 
     def hold_files(self, free: int | None) -> str:
         """Keep the files in memory as they are, undecoded, if they fit into so much; what is to be said.
@@ -155,12 +156,12 @@ class ImageSource(Source):
             f"{self._fingerprint} {how} {self.classes}".encode("utf-8", "surrogateescape"), digest_size=16
         ).hexdigest()
 
-    def _read_images(self, keys: Sequence[str]) -> torch.Tensor:
+    def _read_images(self, keys: Sequence[str], fetched: Iterator[Data]) -> torch.Tensor:
         """The batch; while some images are decoded into their places, others are on their way."""
         batch = fresh_batch((len(keys), 3, *(self.size or (0, 0))), torch.uint8)
         pool = self._pool.get()
         jobs: list[Future[None]] = []
-        files = enumerate(zip(keys, self._store.fetch(keys), strict=True))
+        files = enumerate(zip(keys, fetched, strict=True))
         some = max(1, min(_AT_ONCE, len(keys) // _JOBS))
         while part := list(islice(files, some)):
             if part[0][0] == 0 and self.size is None:

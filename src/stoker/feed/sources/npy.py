@@ -115,7 +115,9 @@ class NpySource(Source):
                 maps.get(shard).want(rows)
         began = time.perf_counter()
         for shard, places, rows in parts:
-            values = maps.get(shard).values
+            mapped = maps.get(shard)
+            mapped.check()
+            values = mapped.values
             if len(parts) == 1 and values.dtype == batch.dtype:
                 np.take(values, rows, axis=0, out=batch, mode="clip")  # which needs no copy of its own
             elif large:
@@ -123,6 +125,7 @@ class NpySource(Source):
                     batch[place] = values[row]
             else:
                 batch[places] = values[rows]
+            mapped.check()
         maps.waits = batch.nbytes < _IN_MEMORY * (time.perf_counter() - began)
 
 

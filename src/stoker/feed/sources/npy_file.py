@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import weakref
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -29,24 +30,46 @@ class NpyFile:
 
     def open(self) -> "NpyMap":
         """The values, mapped and not read; SourceChanged when the file is no longer the one described."""
-        # A map of a file that has become shorter ends the process (SIGBUS), so the size is looked at first.
-        with self.path.open("rb") as file:
-            now = os.fstat(file.fileno())
-            if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
-                raise SourceChanged(
-                    f"{self.path} was changed after the source was made: {self.size} bytes then, "
-                    f"{now.st_size} now. Make the source anew."
-                )
-            return NpyMap(self, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        except OSError as error:
+            raise SourceChanged(
+                f"{self.path} cannot be opened any more: {error.strerror}. Put it back, or make the source "
+                "anew."
+            ) from error
+        try:
+            self.require(file)
+            return NpyMap(self, file, mmap.mmap(file, 0, access=mmap.ACCESS_READ))
+        except BaseException:
+            os.close(file)
+            raise
+
+    def require(self, file: int) -> None:
+        """SourceChanged where the open file is no longer as it was described."""
+        now = os.fstat(file)
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise SourceChanged(
+                f"{self.path} was changed after the source was made: {self.size} bytes then, "
+                f"{now.st_size} now. Make the source anew."
+            )
 
 
 class NpyMap:
     """The values of a file as a read-only array; unmapped when neither this nor `values` is held."""
 
-    def __init__(self, file: NpyFile, mapped: mmap.mmap) -> None:
-        flat = np.frombuffer(mapped, file.dtype, count=prod(file.shape), offset=file.offset)
-        self.values: NDArray[Any] = flat.reshape(file.shape)
-        self._mapped, self._offset = mapped, file.offset
+    def __init__(self, described: NpyFile, file: int, mapped: mmap.mmap) -> None:
+        flat = np.frombuffer(mapped, described.dtype, count=prod(described.shape), offset=described.offset)
+        self.values: NDArray[Any] = flat.reshape(described.shape)
+        self._mapped, self._offset = mapped, described.offset
+        self._described, self._file = described, file
+        weakref.finalize(self, os.close, file)
+
+    def check(self) -> None:
+        """SourceChanged where the file was written to since. Before a read: a cut file ends the process.
+
+        And after it: what was read may have been written meanwhile.
+        """
+        self._described.require(self._file)
 
     def want(self, rows: NDArray[np.int64]) -> None:
         """Ask the kernel for these rows, all at once, before they are read one after the other.
@@ -70,7 +93,7 @@ def read_header(path: Path) -> NpyFile:
             shape, fortran, dtype = _parse(file, path)
             offset, now = file.tell(), os.fstat(file.fileno())
     except OSError as error:
-        raise SourceBroken(f"cannot read {path}: {error.strerror}") from error
+        raise SourceBroken(f"cannot read {path}: {error.strerror}; mend it, or leave it out") from error
     if dtype.hasobject:
         raise SourceBroken(
             f"{path} holds pickled objects, which are never loaded. Save it as an array of numbers."
@@ -100,7 +123,7 @@ def _parse(file: BinaryIO, path: Path) -> tuple[Shape, bool, np.dtype[Any]]:
         if version == (2, 0):
             return np.lib.format.read_array_header_2_0(file)
     except (ValueError, EOFError) as error:
-        raise SourceBroken(f"{path} is no .npy file: {error}") from error
+        raise SourceBroken(f"{path} is no .npy file: {error}; write it anew, or leave it out") from error
     # Version 3 differs in one thing: names of columns beyond Latin-1. A sample of named columns is no tensor.
     raise SourceBroken(
         f"{path} has version {version[0]}.{version[1]} of the format; 1.0 and 2.0 can be read. "

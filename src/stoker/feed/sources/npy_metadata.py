@@ -34,7 +34,7 @@ def read_metadata(path: Path, shards: dict[str, int]) -> Columns:
     try:
         told = json.loads(path.read_text())
     except ValueError as error:
-        raise SourceBroken(f"{path} is neither .npy nor JSON: {error}") from error
+        raise SourceBroken(f"{path} is neither .npy nor JSON: {error}; mend it, or write it anew") from error
     if not isinstance(told, dict):
         raise SourceBroken(
             f'{path} holds a {type(told).__name__}; an object of names is needed, e.g. {{"label": [0, 1]}}'

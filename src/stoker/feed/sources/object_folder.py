@@ -132,7 +132,9 @@ class FolderClient:
     def _explain(self, error: OSError, key: str) -> Exception:
         path = self._root / key
         if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-            return NoSuchObject(f"no such file: {path}; it was removed, or never there")
+            return NoSuchObject(
+                f"no such file: {path}; it was removed, or never there: put it back, or list anew"
+            )
         if isinstance(error, PermissionError):
             return NotPermitted(f"{path} may not be reached by this user: {error.strerror}; check its rights")
         return StoreError(f"{path}: {error.strerror}; check the disk or mount that it lies on")

@@ -170,6 +170,11 @@ class RemoteClient:
                 "your store's own variables), or say that the bucket is public by options={'skip_signature': "
                 "True} or --anonymous"
             )
+        if code == "RequestTimeTooSkewed":
+            return AccessRefused(
+                f"{what}: access was refused{said}: this machine's clock is not the store's; set it, and try "
+                "again"
+            )
         if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
             return AccessRefused(
                 f"{what}: access was refused{said}; check the credentials and what they are allowed to do"
@@ -177,7 +182,7 @@ class RemoteClient:
         if code in ("NoSuchBucket", "ContainerNotFound"):
             return NoSuchBucket(f"{what}: there is no such bucket{said}; check its name and the endpoint")
         if isinstance(error, FileNotFoundError):
-            return NoSuchObject(f"{what}: no such object{said}; it was removed, or never there")
+            return NoSuchObject(f"{what}: no such object{said}; it was removed, or never there: list anew")
         if isinstance(error, ValueError) or "Unable to recognise URL" in text:
             return UsageError(f"{what}: {self._scrub(text)}; check the address and the key")
         if "HTTP error" in text or status in ("429", "500", "502", "503", "504") or "kind: Connect" in debug:

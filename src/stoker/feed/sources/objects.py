@@ -38,6 +38,8 @@ FILES_IN_FLIGHT = 32
 # Of a folder, so many files are read by a thread at one go where there are enough for all: to hand one over
 # takes as long as to read it from the page cache (some 50 us).
 _FILES_AT_ONCE = 4
+# For a body of the size that was listed.
+_TRIES = 3
 # With backoff from 0.1 s, doubling with jitter up to 10 s: some 30 s in all.
 RETRIES = 8
 REMOTE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
@@ -124,20 +126,42 @@ class Store:
         """All of an object."""
         return bytes(self.view(key))
 
-    def view(self, key: str) -> memoryview:
-        """All of an object where the client has put it: without the copy that `get` makes."""
-        return self._client.get().get(key)
+    def view(self, key: str, size: int | None = None) -> memoryview:
+        """All of an object where the client has put it: without the copy that `get` makes.
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[memoryview]:
-        """All of these objects, in this order, many requests in flight; the first error ends it."""
+        With the size that was listed, an answer of another one is asked for again: a store, or something
+        before it, may break off a body and call it whole. SourceChanged where it stays so.
+        """
+        client = self._client.get()
+        for _ in range(_TRIES):
+            data = client.get(key)
+            if size is None or len(data) == size:
+                return data
+        raise SourceChanged(
+            f"{key!r} in {self.url} has {len(data)} bytes where {size} were listed: it was changed, or the "
+            "store breaks off its answers; make the source again"
+        )
+
+    def fetch(self, keys: Sequence[str], sizes: Sequence[int] | None = None) -> Iterator[memoryview]:
+        """All of these objects, in this order, many requests in flight; the first error ends it.
+
+        `sizes` are those that were listed (see `view`).
+        """
+        wanted = [None] * len(keys) if sizes is None else sizes
         some = min(_FILES_AT_ONCE, len(keys) // self.in_flight) if self.folder is not None else 1
         if some < 2:
-            return self._threads.get().map(self.view, keys)
-        parts = [keys[at : at + some] for at in range(0, len(keys), some)]
-        return chain.from_iterable(self._threads.get().map(self._view_some, parts))
+            return self._threads.get().map(self.view, keys, wanted)
+        parts = range(0, len(keys), some)
+        return chain.from_iterable(
+            self._threads.get().map(
+                self._view_some,
+                [keys[at : at + some] for at in parts],
+                [wanted[at : at + some] for at in parts],
+            )
+        )
 
-    def _view_some(self, keys: Sequence[str]) -> Sequence[memoryview]:
-        return [self.view(key) for key in keys]
+    def _view_some(self, keys: Sequence[str], sizes: Sequence[int | None]) -> Sequence[memoryview]:
+        return [self.view(key, size) for key, size in zip(keys, sizes, strict=True)]
 
     def get_each(self, keys: Sequence[str], take: Callable[[int, memoryview], None]) -> None:
         """Have `take` called with the place and the bytes of each of these, as they come.

@@ -368,7 +368,7 @@ def _translated(error: Any, doing: str, secrets: Sequence[str]) -> Exception:
         return QueryRefused(f"the query writes ({told}): transactions here are read-only. Let it only read.")
     if state in ("42601", "0A000"):
         return QueryRefused(f"the database refuses the query: {told}. It must be one SELECT and only read.")
-    return QueryRefused(f"the database refuses the query: {told} (SQLSTATE {state})")
+    return QueryRefused(f"the database refuses the query: {told} (SQLSTATE {state}). Try it in psql first.")
 
 
 def _not_connected(told: str) -> Exception:

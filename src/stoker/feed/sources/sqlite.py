@@ -37,6 +37,8 @@ from stoker.feed.sources.database import (
 
 _KINDS: dict[str, Kind] = {"integer": "integer", "real": "float", "text": "text", "blob": "bytes"}
 _FETCH_ROWS = 1000
+# How SQLite tells of a file that is gone, cut, or none of its own.
+_BROKEN = ("unable to open", "not a database", "malformed", "disk I/O error")
 # How long a writer is waited for, and how often (in steps of SQLite's machine) the clock is looked at.
 _BUSY_S = 10.0
 _STEPS = 10_000
@@ -47,7 +49,7 @@ class SqliteConnection(Connection):
 
     def __init__(self, path: Path, timeout_s: float | None) -> None:
         if not path.is_file():
-            raise DatabaseUnreachable(f"there is no SQLite file {path}")
+            raise DatabaseUnreachable(f"there is no SQLite file {path}: check the path")
         with _telling(path):
             raw = sqlite3.connect(
                 f"{path.as_uri()}?mode=ro",
@@ -220,13 +222,15 @@ def _translated(error: sqlite3.Error, path: Path) -> Exception:
         return QueryRefused("reading ran past timeout_s. Give it longer, or an index on the key.")
     if "locked" in told or "busy" in told:
         return ConnectionLost(f"{path} is held by a writer: {told}")
-    if "unable to open" in told or "not a database" in told or "malformed" in told:
-        return DatabaseUnreachable(f"{path} cannot be read as an SQLite database: {told}")
+    if any(word in told for word in _BROKEN):
+        return DatabaseUnreachable(
+            f"{path} cannot be read as an SQLite database: {told}; put back one that is whole"
+        )
     if "readonly" in told:
         return QueryRefused(f"the query writes ({told}): Let it only read.")
     if "syntax error" in told or "one statement" in told:
         return QueryRefused(f"the database refuses the query: {told}. It must be one SELECT and only read.")
-    return QueryRefused(f"the database refuses the query: {told}")
+    return QueryRefused(f"the database refuses the query: {told}. Try it in sqlite3 first.")
 
 
 def _selected(plan: Plan) -> str:

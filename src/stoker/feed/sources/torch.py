@@ -10,13 +10,15 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from stoker.errors import SourceBroken, UsageError
+from stoker.errors import NoRoom, SourceBroken, UsageError
 from stoker.feed.generators import kept_generators
 from stoker.feed.sample_digest import describe, digest, walk
 from stoker.feed.sources.base import Indices, Source, checked
 
 # As many are read twice for a fingerprint: 16 reads, a second or so from a slow store.
 _FINGERPRINTED = 8
+# torch's own words.
+_NO_SHM = "unable to allocate shared memory(shm)"
 # What ties a dataset's samples to the epoch, and so makes what it gives now a matter of when it is asked.
 _EPOCH_NAMES = ("set_epoch", "epoch", "_epoch", "current_epoch")
 
@@ -59,6 +61,11 @@ class TorchSource(Source):
         try:
             return default_collate(samples)
         except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            if _NO_SHM in str(error):  # of a worker, whose batches are made where the loop can take them up
+                raise NoRoom(
+                    f"a batch of {len(samples)} samples has no room in shared memory ({str(error).strip()}): "
+                    "make /dev/shm larger (docker: --shm-size), or read in this process with workers=0"
+                ) from error
             raise SourceBroken(_explain(samples, chosen, error)) from error
 
     def fingerprint(self) -> str:

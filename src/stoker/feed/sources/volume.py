@@ -17,7 +17,7 @@ from stoker.errors import MissingExtra, SourceBroken, UsageError
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.chunk_reader import Places, Request, open_reader
-from stoker.feed.sources.npy_file import torch_dtype
+from stoker.feed.sources.npy_file import NpyMap, torch_dtype
 from stoker.feed.sources.patches import Corners, Size, VoxelDraw, cut_blocks, place_grid, place_random
 from stoker.feed.sources.volume_arrays import (
     ChunkedVolume,
@@ -194,11 +194,13 @@ class _Opened:
         chunked = {place: each.array for place, each in enumerate(volumes) if isinstance(each, ChunkedVolume)}
         self._chunked = list(chunked)
         self._plain: dict[int, NDArray[Any]] = {}
+        self._maps: list[NpyMap] = []
         for place, each in enumerate(volumes):
             if isinstance(each, HeldVolume):
                 self._plain[place] = each.values
             elif isinstance(each, MappedVolume):
-                self._plain[place] = each.file.open().values
+                self._maps.append(each.file.open())
+                self._plain[place] = self._maps[-1].values
         self._reader = (
             open_reader(list(chunked.values()), cache_bytes, stay_forkable=stay_forkable) if chunked else None
         )
@@ -207,8 +209,14 @@ class _Opened:
         """Fill an array of (patches, channels, depth, height, width) for each volume."""
         if self._reader is not None:
             self._reader.read(request, [outs[place] for place in self._chunked])
+        self._check()
         for place, values in self._plain.items():
             _copy_boxes(values, request, outs[place])
+        self._check()
+
+    def _check(self) -> None:
+        for mapped in self._maps:
+            mapped.check()
 
 
 def _copy_boxes(values: NDArray[Any], request: Request, out: NDArray[Any]) -> None:

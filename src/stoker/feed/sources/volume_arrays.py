@@ -205,7 +205,9 @@ def _describe_folder(path: Path) -> Volume:
                 shape, chunks = tuple(told["dimensions"][::-1]), tuple(told["blockSize"][::-1])
                 return _chunked(path, "n5", shape, chunks, told["dataType"])
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise SourceBroken(f"the metadata of {path} cannot be understood: {error!r}") from error
+        raise SourceBroken(
+            f"the metadata of {path} cannot be understood: {error!r}; write the array anew"
+        ) from error
     inside = sorted(found.parent.relative_to(path).as_posix() for found in _arrays_below(path))
     hint = (
         f"name one of the arrays in it: {', '.join(inside[:5])}" if inside else "there is none in it either"

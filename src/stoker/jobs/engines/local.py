@@ -82,7 +82,9 @@ class LocalEngine:
                     },
                 )
         except OSError as error:
-            raise EngineFailed(f"cannot start a process for job {job.id}: {error}") from error
+            raise EngineFailed(
+                f"cannot start a process for job {job.id}: {error}; mend that, and resume the job"
+            ) from error
         handle = str(Identity.of(child.pid, place.gpus))
         self._children[handle] = child
         return handle

@@ -159,7 +159,7 @@ class Running:
         check_bind(serving.host, tokens)
         self._listening = _listen(serving.host, serving.port)
         parts.callback(self._listening.close)
-        store = Store.open(settings.store_url)
+        store = Store.open(settings.store_url, checked=True)
         parts.callback(store.close)
         doctor = Doctor(settings.root, lambda job: self._app.changed(job))
         parts.callback(doctor.close)

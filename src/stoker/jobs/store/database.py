@@ -79,6 +79,18 @@ class Sqlite:
         """As SQLite has it."""
         return sql
 
+    def check(self, connection: Connection) -> None:
+        """DatabaseUnreachable where the file is harmed; it is read once, all of it."""
+        try:
+            [(told,), *_] = connection.execute("PRAGMA quick_check(1)").fetchall()
+        except sqlite3.DatabaseError as error:
+            told = str(error)
+        if told != "ok":
+            raise DatabaseUnreachable(
+                f"{self.path} is harmed: {' '.join(told.split())}; put back a copy of it, or give --store "
+                "another file"
+            )
+
 
 class Postgres:
     """A server."""
@@ -113,6 +125,9 @@ class Postgres:
     def translate(self, sql: str) -> str:
         """Values are %s there."""
         return sql.replace("?", "%s")
+
+    def check(self, connection: Connection) -> None:
+        """It looks after itself."""
 
 
 class Database:
@@ -164,6 +179,14 @@ class Database:
                 yield Snapshot(connection, self._dialect)
             finally:
                 self._undo(connection)
+
+    def check(self) -> None:
+        """DatabaseUnreachable where what is kept there is harmed."""
+        connection = self._dialect.connect()
+        try:
+            self._dialect.check(connection)
+        finally:
+            connection.close()
 
     def migrate(self) -> None:
         """Bring the schema to this version, in one transaction; UsageError where it is of a newer one."""

@@ -33,10 +33,12 @@ class Store:
         self.clock = clock
 
     @classmethod
-    def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> "Store":
-        """A store by its URL, its schema brought to this version."""
+    def open(cls, url: str, *, clock: Callable[[], float] = time.time, checked: bool = False) -> "Store":
+        """A store by its URL, its schema brought to this version; `checked`: read whole before, if a file."""
         database = Database(dialect_of(url))
         try:
+            if checked:
+                database.check()
             database.migrate()
         except BaseException:
             database.close()

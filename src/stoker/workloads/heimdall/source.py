@@ -73,7 +73,9 @@ def open_source(
         },
     )
     if not len(source):
-        raise SourceBroken(f"no sample of the split {split!r} is in {hide_password(url)}")
+        raise SourceBroken(
+            f"no sample of the split {split!r} is in {hide_password(url)}: fill it, or name another database"
+        )
     return source
 
 

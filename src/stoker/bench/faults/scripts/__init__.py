@@ -1,0 +1,1 @@
+"""What the campaign's processes run, besides the verbs."""
