@@ -3,10 +3,10 @@
 Links are followed before a path is judged, so that none leads out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from stoker.errors import JobRefused, Problem
 
@@ -30,28 +30,37 @@ class Places:
     scripts: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()
 
-    def check(self, workload: str, config: Mapping[str, Any], database: str | None) -> None:
-        """JobRefused where a config names a place outside."""
+    def check(self, workload: str, config: Mapping[str, Any], database: str | None) -> list[Problem]:
+        """What a config names outside of these places; of one that is wrong otherwise, as far as it goes."""
+        problems = []
         for name in _PATHS[workload]:
-            given = config[name]
-            if given is None or given == database:
+            given = config.get(name)
+            if not isinstance(given, str) or given == database or given.startswith(_REMOTE):
                 continue
             if given.startswith(_VARIABLE):
-                _refuse(
-                    f"config.{name}",
+                text = (
                     f"it is {given!r}: a variable of the server is named by whoever starts it "
-                    "(stoker serve --database env:NAME), and left out here",
+                    "(stoker serve --database env:NAME), and left out here"
                 )
-            if not given.startswith(_REMOTE):
-                self._check_local(f"config.{name}", given.removeprefix(_SQLITE))
-        pattern = Path(config.get("pattern", ""))
+                problems.append(Problem(field=f"config.{name}", text=text))
+            elif not self._is_inside(given.removeprefix(_SQLITE)):
+                text = (
+                    f"{given.removeprefix(_SQLITE)!r:.200} is outside the folders that jobs may use: put it "
+                    "there, or start the server with `stoker serve --data FOLDER`"
+                )
+                allowed = tuple(str(folder) for folder in self.data)
+                problems.append(Problem(field=f"config.{name}", text=text, allowed=allowed))
+        pattern = Path(str(config.get("pattern", "")))
         if pattern.is_absolute() or ".." in pattern.parts:
-            _refuse("config.pattern", f"it is {str(pattern)!r}: it must stay inside the folder of the data")
+            text = f"it is {str(pattern)!r}: it must stay inside the folder of the data"
+            problems.append(Problem(field="config.pattern", text=text))
+        return problems
 
     def find_script(self, given: Any) -> Path:
         """The script's whole path; JobRefused where it is not one of an allowed folder's."""
         if not self.scripts:
-            _refuse("script", "this server runs no scripts: start it with `stoker serve --scripts FOLDER`")
+            told = "this server runs no scripts: start it with `stoker serve --scripts FOLDER`"
+            raise JobRefused(Problem(field="script", text=told))
         if isinstance(given, str) and given.endswith(".py"):
             for folder in self.scripts:
                 for start in (folder.parent, folder):
@@ -72,25 +81,18 @@ class Places:
                     found.append(str(Path(folder.name) / inside))
         return found
 
-    def _check_local(self, field: str, given: str) -> None:
-        found = _resolve(Path(given).expanduser())
-        if found is None or not any(found.is_relative_to(folder.resolve()) for folder in self.data):
-            allowed = tuple(str(folder) for folder in self.data)
-            _refuse(
-                field,
-                f"{given!r:.200} is outside the folders that jobs may use: put it there, or start the server "
-                "with `stoker serve --data FOLDER`",
-                allowed,
-            )
+    def _is_inside(self, given: str) -> bool:
+        found = _resolve(Path(given))
+        return found is not None and any(found.is_relative_to(folder.resolve()) for folder in self.data)
 
 
 def _resolve(path: Path) -> Path | None:
-    """A path without links; None where there is no such path."""
+    """A path without links and `~`; None where there is no such path."""
     try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError):  # too long, links in a ring, a sign that no path has
+        return path.expanduser().resolve()
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # too long, links in a ring, nobody's home, a sign no path has
         return None
-
-
-def _refuse(field: str, text: str, allowed: Sequence[str] = ()) -> NoReturn:
-    raise JobRefused(Problem(field=field, text=text, allowed=tuple(allowed)))

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stoker.facts.secrets import hide_password
+from stoker.facts.secrets import hide_secrets
 from stoker.jobs.job import Job
 from stoker.jobs.request import Policy
 from stoker.jobs.schema import schema_of
@@ -14,6 +14,7 @@ from stoker.jobs.server.doctoring import Doctor
 from stoker.jobs.server.prometheus import Traffic
 from stoker.jobs.server.tokens import Sessions, TokenFile
 from stoker.jobs.store import Store
+from stoker.train.config_file import without_passwords
 from stoker.workloads import NAMES, find
 
 
@@ -35,12 +36,15 @@ class Service:
     is_secure: bool = False
 
     def show(self, job: Job) -> dict[str, Any]:
-        """A job's JSON; a password in its config is not told."""
+        """A job's JSON; passwords in its config and its arguments are not told."""
         told = job.to_json()
-        config = told["config"]
-        if isinstance(config.get("database"), str):
-            told["config"] = {**config, "database": hide_password(config["database"])}
-        return {**told, "doctor": self.doctor.told(job.id), "report": self.doctor.has_report(job.id)}
+        told["config"] = without_passwords(told["config"])
+        told["arguments"] = hide_secrets(told["arguments"])
+        # One that never ran has no folder, and a list of such need not ask the disk twice for each.
+        has_run = bool(job.attempts)
+        told["doctor"] = self.doctor.told(job.id) if has_run else None
+        told["report"] = self.doctor.has_report(job.id) if has_run else False
+        return told
 
 
 @cache

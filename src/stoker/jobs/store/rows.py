@@ -1,25 +1,52 @@
 """Rows of the tables as values, and back. No SQL but the columns' names."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from stoker.jobs.job import Attempt, Event, Job, Line, Point, Request
 from stoker.jobs.states import State
 
 JOB = (
-    "id, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for, "
-    "verdict, gpu, memory, phases, cancel_asked"
-)
-ATTEMPT = "number, token, engine, handle, created, started, ended, outcome, error, first_step, last_step"
+    "id", "number", "request", "state", "created", "started", "ended", "step", "steps", "rate", "eta_s",
+    "error", "waits_for", "verdict", "gpu", "memory", "phases", "cancel_asked",
+)  # fmt: skip
+ATTEMPT = (
+    "number", "token", "engine", "handle", "created", "started", "ended", "outcome", "error", "first_step",
+    "last_step",
+)  # fmt: skip
+# Why a job waits that is not the first of its line: its place says so, and the store need not be told.
+_BEHIND = "waits for those before it in the queue"
 
 
-def to_job(row: Sequence[Any], attempts: Sequence[Attempt] = (), position: int | None = None) -> Job:
-    """A row of `JOB`."""
+def columns(table: str, names: Sequence[str]) -> str:
+    """For a SELECT.
+
+    >>> columns("job", ("id", "name"))
+    'job.id, job.name'
+    """
+    return ", ".join(f"{table}.{name}" for name in names)
+
+
+def to_jobs(found: Iterable[Sequence[Any]]) -> list[Job]:
+    """Rows of `JOB`, the place in the queue and `ATTEMPT`: one for each attempt, or one without."""
+    jobs = []
+    for _, group in groupby(found, key=lambda row: row[0]):
+        rows = list(group)
+        position = len(JOB)
+        attempts = [to_attempt(row[position + 1 :]) for row in rows if row[position + 1] is not None]
+        jobs.append(_to_job(rows[0][:position], attempts, rows[0][position]))
+    return jobs
+
+
+def _to_job(row: Sequence[Any], attempts: Sequence[Attempt], position: int | None) -> Job:
     (id_, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for) = row[
         :13
     ]
     verdict, gpu, memory, phases = (from_text(one) for one in row[13:17])
+    if waits_for is None and position is not None and position > 1:
+        waits_for = _BEHIND
     return Job(
         id=id_,
         number=number,
