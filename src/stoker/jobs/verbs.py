@@ -91,6 +91,7 @@ def serve(
     )
 
     def ready(address: str) -> None:
+        serving.be_prompt()
         if as_json:
             _print({"url": address, "root": str(settings.root)})
         else:

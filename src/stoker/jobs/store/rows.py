@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from stoker.jobs.job import Attempt, Event, Job, Line, Point, Request
+from stoker.jobs.job import Attempt, Event, Job, Request
 from stoker.jobs.states import State
 
 JOB = (
@@ -50,7 +51,7 @@ def _to_job(row: Sequence[Any], attempts: Sequence[Attempt], position: int | Non
     return Job(
         id=id_,
         number=number,
-        request=Request.from_json(json.loads(request)),
+        request=_request(request),
         state=State(state),
         created=created,
         position=position,
@@ -71,6 +72,12 @@ def _to_job(row: Sequence[Any], attempts: Sequence[Attempt], position: int | Non
     )
 
 
+@lru_cache(maxsize=1000)
+def _request(text: str) -> Request:
+    """What was asked for never changes, and is most of what there is to read of a job."""
+    return Request.from_json(json.loads(text))
+
+
 def to_attempt(row: Sequence[Any]) -> Attempt:
     """A row of `ATTEMPT`."""
     number, token, engine, handle, created, started, ended, outcome, error, first, last = row
@@ -87,18 +94,6 @@ def to_attempt(row: Sequence[Any]) -> Attempt:
         first_step=first,
         last_step=last,
     )
-
-
-def to_point(row: Sequence[Any]) -> Point:
-    """A row of id, job, name, step, value, t."""
-    id_, job, name, step, value, t = row
-    return Point(id=id_, job=job, name=name, step=step, value=value, t=t)
-
-
-def to_line(row: Sequence[Any]) -> Line:
-    """A row of id, job, attempt, t, text."""
-    id_, job, attempt, t, text = row
-    return Line(id=id_, job=job, attempt=attempt, t=t, text=text)
 
 
 def to_event(row: Sequence[Any]) -> Event:
