@@ -89,7 +89,7 @@ class Job:
     waits_for: str | None = None
     # {"cause", "share", "sentence"}
     verdict: Mapping[str, Any] | None = None
-    # {"index", "used_bytes", "utilisation_percent", "power_w"}: of the card that it trains on
+    # {"index", "name", "total_bytes", "used_bytes", "utilisation_percent", "power_w"} of the first card it sees
     gpu: Mapping[str, Any] | None = None
     # {"rss_bytes", "peak_bytes", "device_peak_bytes"}
     memory: Mapping[str, Any] | None = None

@@ -30,31 +30,40 @@ class Places:
     scripts: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()
 
-    def check(self, workload: str, config: Mapping[str, Any], database: str | None) -> list[Problem]:
-        """What a config names outside of these places; of one that is wrong otherwise, as far as it goes."""
-        problems = []
+    def settle(
+        self, workload: str, config: Mapping[str, Any], database: str | None
+    ) -> tuple[dict[str, Any], list[Problem]]:
+        """A config with whole paths, since a job runs in its own folder; and what it names outside of these.
+
+        Of one that is wrong otherwise, as far as it goes.
+        """
+        settled, problems = dict(config), []
         for name in _PATHS[workload]:
             given = config.get(name)
             if not isinstance(given, str) or given == database or given.startswith(_REMOTE):
                 continue
+            scheme = _SQLITE if given.startswith(_SQLITE) else ""
+            found = _resolve(Path(given.removeprefix(scheme)))
             if given.startswith(_VARIABLE):
                 text = (
                     f"it is {given!r}: a variable of the server is named by whoever starts it "
                     "(stoker serve --database env:NAME), and left out here"
                 )
                 problems.append(Problem(field=f"config.{name}", text=text))
-            elif not self._is_inside(given.removeprefix(_SQLITE)):
+            elif found is None or not any(found.is_relative_to(folder.resolve()) for folder in self.data):
                 text = (
-                    f"{given.removeprefix(_SQLITE)!r:.200} is outside the folders that jobs may use: put it "
+                    f"{given.removeprefix(scheme)!r:.200} is outside the folders that jobs may use: put it "
                     "there, or start the server with `stoker serve --data FOLDER`"
                 )
                 allowed = tuple(str(folder) for folder in self.data)
                 problems.append(Problem(field=f"config.{name}", text=text, allowed=allowed))
+            else:
+                settled[name] = f"{scheme}{found}"
         pattern = Path(str(config.get("pattern", "")))
         if pattern.is_absolute() or ".." in pattern.parts:
             text = f"it is {str(pattern)!r}: it must stay inside the folder of the data"
             problems.append(Problem(field="config.pattern", text=text))
-        return problems
+        return settled, problems
 
     def find_script(self, given: Any) -> Path:
         """The script's whole path; JobRefused where it is not one of an allowed folder's."""
@@ -81,9 +90,16 @@ class Places:
                     found.append(str(Path(folder.name) / inside))
         return found
 
-    def _is_inside(self, given: str) -> bool:
-        found = _resolve(Path(given))
-        return found is not None and any(found.is_relative_to(folder.resolve()) for folder in self.data)
+
+def whole_address(database: str) -> str:
+    """A database by an address that means the same in every folder.
+
+    >>> whole_address("postgresql://host/db"), whole_address("sqlite:////data/radio.db")
+    ('postgresql://host/db', 'sqlite:////data/radio.db')
+    """
+    if not database.startswith(_SQLITE):
+        return database
+    return f"{_SQLITE}{Path(database.removeprefix(_SQLITE)).absolute()}"
 
 
 def _resolve(path: Path) -> Path | None:

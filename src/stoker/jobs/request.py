@@ -124,8 +124,9 @@ def _read_config(workload: str, given: Any, policy: Policy) -> dict[str, Any]:
     except WrongSettings as error:
         paths = [(".".join(("config", *one.path)), one) for one in error.each]
         problems += [_problem(path, str(one), one.allowed or ()) for path, one in paths]
-    _raise([*problems, *policy.places.check(workload, values, policy.database)])
-    return values
+    settled, outside = policy.places.settle(workload, values, policy.database)
+    _raise([*problems, *outside])
+    return settled
 
 
 def _read_script(body: Mapping[str, Any], policy: Policy) -> Request:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from types import FrameType
 
 import uvicorn
 
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, UsageError
 from stoker.facts import nvml
 from stoker.jobs import dispatcher
 from stoker.jobs.places import Places
@@ -156,7 +157,14 @@ class Running:
 
     def _open(self, serving: Serving, parts: contextlib.ExitStack) -> None:
         settings = serving.settings
-        settings.root.mkdir(parents=True, exist_ok=True)
+        if serving.certificate is not None and serving.key is not None:
+            _check_certificate(serving.certificate, serving.key)
+        try:
+            settings.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotPermitted(
+                f"cannot make the folder {settings.root}: {error.strerror or error}; choose another --root"
+            ) from error
         tokens = TokenFile(settings.root / NAME)
         check_bind(serving.host, tokens)
         self._listening = _listen(serving.host, serving.port)
@@ -213,6 +221,19 @@ def be_prompt() -> None:
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(_GIVE_WAY_S)
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """UsageError where the two are not there or do not belong together, before anything is started."""
+    try:
+        # A key behind a passphrase would be asked for at a terminal that a server need not have.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"no https with --cert {certificate} and --key {key}: {why}; give a certificate and its key as "
+            "PEM files, the key without a passphrase"
+        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
