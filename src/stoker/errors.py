@@ -15,6 +15,7 @@ StokerError
 │   ├── NotTransformable             a batch without the images that a transform is for
 │   ├── CheckpointBroken             a training's checkpoint that is not as it was written
 │   ├── WrongSetting                 a setting that a config does not have, or a value that it cannot take
+│   ├── WrongSettings                all settings of a config that are wrong
 │   ├── QueryRefused                 a query that the database refuses, or whose columns are no samples
 │   ├── JobRefused                   a job that cannot be asked for: which field, and what is allowed
 │   ├── NoSuchJob (LookupError)      no job of that id
@@ -122,6 +123,14 @@ class WrongSetting(UsageError):
         super().__init__(text)
         self.path = tuple(path)
         self.allowed = None if allowed is None else tuple(allowed)
+
+
+class WrongSettings(UsageError):
+    """All that is wrong with a config's settings; `each` is one of them."""
+
+    def __init__(self, each: Sequence[WrongSetting]) -> None:
+        super().__init__("; ".join(map(str, each)))
+        self.each = tuple(each)
 
 
 class QueryRefused(UsageError):

@@ -1,10 +1,12 @@
 """A server that is killed again and again while jobs are asked for, run, cancelled and resumed.
 
-Each kill ends the server's whole process group by SIGKILL: server and dispatcher. Half of them at a moment
-that a process of it (or a runner) is inside a write to the store, the others at any moment. Each fifth is the
-machine's: all runners and trainings die with it.
+Each kill ends the server's whole process group by SIGKILL: server and dispatcher. Six of ten while it, the
+dispatcher or a runner is inside a write (`deadly/sitecustomize.py`), the others at any moment, some of them
+while it starts. Each fifth is the machine's: all runners and trainings die with it.
 """
 
+import contextlib
+import http.client
 import json
 import os
 import random
@@ -15,6 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,15 @@ from .kit import SCRIPTS
 
 _DEADLY = Path(__file__).parent / "deadly"
 _VICTIMS = ("server", "dispatcher", "runner", "dispatcher", "server")
+_PLACES = {
+    "server": ("statement", "commit"),
+    "dispatcher": ("statement", "commit"),
+    "runner": ("statement", "commit", "file"),
+}
+# Of all kills. At least half are asked for; four of ten are left to chance.
+_AIMED = 0.6
+# A process that writes nothing for so long is let go, for whichever writes next.
+_PATIENCE_S = 10.0
 
 
 def steps_of(number: int) -> int:
@@ -45,13 +57,15 @@ class Campaign:
     seed: int = 7
     slots: int = 3
     port: int = 0
-    inside: int = 0
+    # By whose write, and where in it: "server, commit".
+    inside: Counter[str] = field(default_factory=Counter)
+    by_chance: int = 0
     machine: int = 0
-    unarmed: int = 0
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
+        self.aimed = set(self.random.sample(range(self.kills), round(_AIMED * self.kills)))
         self.armed = self.root / "deadly"
         self.armed.mkdir(parents=True)
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -63,7 +77,17 @@ class Campaign:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        self.armed.joinpath("armed").unlink(missing_ok=True)
+        process = self.spawn()
+        deadline = time.monotonic() + 120
+        while self.ask("GET", "/health") is None:
+            assert process.poll() is None, (self.root / "server.txt").read_text()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def spawn(self) -> "subprocess.Popen[bytes]":
+        """Start it."""
+        for left in self.armed.iterdir():
+            left.unlink(missing_ok=True)
         path = os.pathsep.join([str(_DEADLY), *filter(None, [os.environ.get("PYTHONPATH")])])
         with (self.root / "server.txt").open("ab") as out:
             self.process = subprocess.Popen(
@@ -72,16 +96,13 @@ class Campaign:
                 env={**os.environ, "PYTHONPATH": path, "STOKER_DEADLY": str(self.armed)},
                 stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + 120
-        while self.ask("GET", "/health") is None:
-            assert self.process.poll() is None, (self.root / "server.txt").read_text()[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        return self.process
 
     def end(self) -> None:
         """Kill the whole group, as a crash does."""
         assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it was killed in its write
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def ask(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any | None:
@@ -99,7 +120,7 @@ class Campaign:
                 told = error.read().decode()
             assert error.code in (409, 503), f"{method} {path}: {error.code} {told}"
             return {"refused": told}
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
 
     # --- what users do ------------------------------------------------------------------------------------
@@ -127,24 +148,14 @@ class Campaign:
     # --- kills --------------------------------------------------------------------------------------------
 
     def kill(self, number: int, pending: list[int]) -> None:
-        """Kill it once: inside a write where it can be had, else at this moment."""
-        if number % 2 == 0:
-            victim = self.random.choice(_VICTIMS)
-            if victim != "server" and self.is_idle() and not pending:
-                victim = "server"
-            told = {"kind": victim, "place": self.random.choice(("before", "after")), "number": number}
-            part = self.armed / "part"
-            part.write_text(json.dumps(told))
-            part.rename(self.armed / "armed")
-            deadline = time.monotonic() + 15
-            while not (self.armed / f"died-{number}").exists() and time.monotonic() < deadline:
-                if pending and self.submit(pending[0]):
-                    pending.pop(0)
-                elif victim == "server":
-                    self.meddle_surely()
-                time.sleep(0.02)
-            self.inside += (self.armed / f"died-{number}").exists()
+        """Kill it once: inside a write, or at some moment."""
+        if number in self.aimed:
+            self.kill_inside(number, pending)
         else:
+            self.by_chance += 1
+            if self.random.random() < 0.25:  # while it starts
+                self.end()
+                self.spawn()
             time.sleep(self.random.uniform(0, 1.5))
         self.end()
         if number % 5 == 4:
@@ -153,6 +164,41 @@ class Campaign:
                 for attempt in job.attempts[-1:]:
                     if attempt.handle is not None and attempt.ended is None:
                         Identity.parse(attempt.handle).kill_session()
+
+    def kill_inside(self, number: int, pending: list[int]) -> None:
+        """Have it killed by a process that is inside a write, and see to it that there is one."""
+        assert self.process is not None
+        victim = self.random.choice(_VICTIMS)
+        if self.is_idle() and not pending:  # nothing is left to run
+            victim = "server"
+        aim = {
+            "kind": victim, "place": self.random.choice(_PLACES[victim]), "number": number,
+            "statement": self.random.randrange(6),
+        }  # fmt: skip
+        self.aim(aim)
+        began = time.monotonic()
+        while self.process.poll() is None:
+            waited = time.monotonic() - began
+            assert waited < 12 * _PATIENCE_S, f"no process wrote anything in {waited:.0f} s"
+            if waited > _PATIENCE_S and aim["kind"] != "any":
+                aim = {**aim, "kind": "any", "place": "statement"}
+                self.aim(aim)
+            if pending and self.submit(pending[0]):
+                pending.pop(0)
+            elif aim["kind"] in ("server", "any"):
+                self.meddle_surely()
+            time.sleep(0.02)
+        # Who was inside: the file that it took is still its own, since it never left.
+        taken = max(self.armed.glob(f"aimed-{number}-*"), key=lambda path: path.stat().st_ctime_ns)
+        place = json.loads(taken.read_text())["place"]
+        self.inside[f"{taken.name.rpartition('-')[2]}, {place}"] += 1
+
+    def aim(self, told: dict[str, Any]) -> None:
+        """Leave word for the next that writes."""
+        assert self.process is not None
+        part = self.armed / "part"
+        part.write_text(json.dumps({**told, "group": self.process.pid}))
+        part.rename(self.armed / "armed")
 
     def meddle_surely(self) -> None:
         """Have the server write: a job is asked for that is cancelled at once and never runs."""

@@ -17,6 +17,7 @@ _VALID: tuple[dict[str, Any], ...] = (
 _STRANGE: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63) - 1, 10**100, 0.5, -0.0, 1e308, -1e308, 1e-320,
     "", " ", "a" * 5000, "\x00", "\x1b[2J", "\ud800", "é" * 300, "../../etc/passwd", "/etc/passwd", "~root",
+    "~nobody-here/x",
     "'; DROP TABLE jobs; --", "<script>alert(1)</script>", "${jndi:ldap://x}", "%s%n", "env:HOME", "nan",
     "Infinity", "1e999", "0x10", [], {}, [[]], {"": {}}, [None], ["a"] * 1000, {"__proto__": 1},
     {"train": None}, "\u202e", "\r\nSet-Cookie: a=b", "file:///etc/passwd", "sqlite:////etc/x", "*",

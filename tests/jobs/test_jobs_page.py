@@ -14,6 +14,7 @@ import pytest
 
 from stoker.jobs import server
 from stoker.jobs.store import Store
+from stoker.jobs.store.holding import Holding
 
 from .browsing import Site, Visit, chromium, go_through, settings_of
 from .kit import counting
@@ -118,7 +119,7 @@ def test_a_job_is_submitted_watched_cancelled_and_resumed(browser: Any, site: Si
     steps = sorted(point["step"] for point in points)
     assert steps == list(range(1, steps[-1] + 1))
     assert steps[-1] > kept
-    visit.press("Run the doctor")
+    page.get_by_role("button", name=re.compile("Run the doctor|Show why it is healthy")).click()
     with page.expect_popup() as opened:
         page.get_by_role("link", name="Open the report").click()
     expect(opened.value.get_by_role("heading", level=1)).to_be_visible()
@@ -236,6 +237,36 @@ def test_runs_are_compared(browser: Any, site: Site, two: tuple[str, str]) -> No
     expect(page.get_by_role("row").filter(has_text="arguments")).to_contain_text('["20","0.01","10"]')
     assert visit.said == []
     page.close()
+
+
+def test_the_doctor_is_offered_by_what_the_verdict_says(
+    browser: Any, site: Site, two: tuple[str, str]
+) -> None:
+    """To find what is wrong, or to show why nothing is; not for a job that never ran."""
+    store = Store.open(site.settings.store_url)
+    waiting = store.create(counting(name="waits"))
+    store.ask_cancel(waiting.id)
+    gpu = {"index": 1, "name": "H200", "total_bytes": 100 << 30, "used_bytes": 25 << 30, "power_w": None}
+    visit = Visit(browser, site, f"#/jobs/{two[1]}")
+    expect(visit.page.get_by_role("button", name="Run the doctor")).to_be_visible()
+    token = store.job(two[1]).attempts[-1].token
+    Holding(store).judge(two[1], token, {"cause": "healthy", "share": 0.0, "sentence": "healthy: no waits"})
+    with store.database.transaction() as do:
+        values = (json.dumps({**gpu, "utilisation_percent": 50}), two[1])
+        do.write("UPDATE jobs SET gpu = ? WHERE id = ?", values)
+        store.note(do, two[1], "progress", {})
+    expect(visit.page.get_by_role("button", name="Show why it is healthy")).to_be_visible()
+    expect(visit.page.get_by_text("H200.")).to_be_visible()
+    expect(visit.page.get_by_role("meter", name="GPU busy")).to_have_attribute("aria-valuetext", "50%")
+    told = visit.page.get_by_role("meter", name="GPU memory")
+    expect(told).to_have_attribute("aria-valuetext", "25.0 GiB of 100 GiB")
+    visit.page.close()
+    visit = Visit(browser, site, f"#/jobs/{waiting.id}")
+    expect(visit.state()).to_have_text("cancelled")
+    expect(visit.page.locator(".card button")).to_be_hidden()
+    assert visit.said == []
+    visit.page.close()
+    store.close()
 
 
 def test_a_chart_is_walked_by_keys(browser: Any, site: Site, two: tuple[str, str]) -> None:

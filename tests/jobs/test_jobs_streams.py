@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stoker.errors import DatabaseUnreachable
 from stoker.jobs.job import Request
 from stoker.jobs.server import streams
 from stoker.jobs.store import Store
 from stoker.jobs.store.holding import Holding, Number, Progress, Report
 
-from .kit import counting
+from .kit import PATIENCE_S, counting
 from .servers import BASE, Live, running
 
 Told = tuple[int | None, str, Any]
@@ -269,9 +271,86 @@ def test_one_that_does_not_read_is_ended_and_comes_back(
     store.close()
 
 
-@pytest.mark.parametrize("after", ["-1", "x", "99999999999999999999"])
+@pytest.mark.parametrize("after", ["-1", "x", "99999999999999999999", "", "1.5", "%00", "1,2", "null", "[]"])
 def test_a_wrong_place_to_go_on_from_is_refused(server: Live, after: str) -> None:
-    """422, and no stream."""
-    for path, headers in ((f"/stream?after={after}", {}), ("/stream", {"Last-Event-ID": after})):
-        told = server.get(path, **headers)
-        assert told.status == 422
+    """422 with the name of what is wrong, and no stream; of a job's stream as of the one of all."""
+    id_ = server.post("/jobs", {"workload": "sar"}).json["id"]
+    for path in ("/stream", f"/jobs/{id_}/stream"):
+        for query, headers, field in (
+            (f"?after={after}", {}, "after"),
+            ("", {"Last-Event-ID": after}, "last-event-id"),
+            (f"?after={after}&after={after}", {"Last-Event-ID": "3"}, "after"),
+        ):
+            told = server.get(f"{path}{query}", **headers)
+            assert told.status == 422, (path, query, headers)
+            assert [one["field"] for one in told.json["errors"]] == [field]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    last=st.none() | st.binary(max_size=40) | st.integers(-5, 1 << 70).map(lambda one: str(one).encode()),
+    query=st.none()
+    | st.binary(max_size=40)
+    | st.sampled_from([b"after=1", b"after=0&x=y", b"after", b"&&=%"]),
+    id_=st.none() | st.sampled_from(["0123456789ab", "x", "%2e%2e", "%00"]),
+    method=st.sampled_from(["GET", "HEAD", "POST", "OPTIONS"]),
+)
+def test_whatever_is_asked_of_a_stream_the_server_stands(
+    server: Live, last: bytes | None, query: bytes | None, id_: str | None, method: str
+) -> None:
+    """Any bytes as a number to go on from, as parameters, as an id: an answer that says so, never a 5xx."""
+    path = f"{BASE}/stream" if id_ is None else f"{BASE}/jobs/{id_}/stream"
+    target = path.encode() + (b"" if query is None else b"?" + query)
+    head = method.encode() + b" " + target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += b"" if last is None else b"Last-Event-ID: " + last + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as asking:
+        asking.sendall(head + b"\r\n")
+        told = asking.makefile("rb").readline()
+    # 415: bytes that end the header line make a body of what is behind it.
+    assert int(told.split()[1]) in (200, 400, 404, 405, 415, 422), (head, told)
+    assert server.ask("GET", "/health").json["status"] == "ok"
+
+
+def test_a_number_of_another_store_is_no_reason_to_be_silent(server: Live) -> None:
+    """The history was put back from a copy: who saw more than there is now is told what comes, at once."""
+    writer = Writer(server.store)
+    ahead = str(server.store.last_id() + 10**6)
+    with (
+        stream(server, f"/jobs/{writer.id}/stream", Last_Event_ID=ahead) as told,
+        stream(server, "/stream", Last_Event_ID=ahead) as told_of_all,
+    ):
+        first = next(told)
+        assert (first[1], first[2]["state"]) == ("state", "running")
+        writer.tell()
+        assert [next(told)[1] for _ in range(3)] == ["point", "line", "state"]
+        assert next(told_of_all)[2]["id"] == writer.id
+
+
+def test_news_of_the_doctor_are_told_by_whatever_thread_and_never_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database is away nobody can be told, nor of a job that is gone, nor after the end."""
+    store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+    writer = Writer(store)
+
+    def refuse(self: Store, id_: str) -> Any:
+        raise DatabaseUnreachable("away")
+
+    async def follow() -> bytes:
+        tailer = streams.Tailer(store, lambda job: {"visited": job.id})
+        following = tailer.follow(writer.id, None)
+        while b"event: state" not in await anext(following):
+            pass
+        with monkeypatch.context() as away:
+            away.setattr(Store, "job", refuse)
+            await asyncio.to_thread(tailer.tell, writer.id)
+        await asyncio.to_thread(tailer.tell, "0123456789ab")
+        await asyncio.to_thread(tailer.tell, writer.id)
+        told = await anext(following)
+        tailer.close()
+        tailer.close()
+        await asyncio.to_thread(tailer.tell, writer.id)
+        return told + b"".join([part async for part in following])
+
+    assert asyncio.run(follow()) == f'event: state\ndata: {{"visited":"{writer.id}"}}\n\n'.encode()
+    store.close()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from stoker.errors import UsageError, WrongSetting
+from stoker.errors import UsageError, WrongSettings
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from stoker.train.config_file import build, differences, load, to_values
 
@@ -157,7 +157,57 @@ def test_what_is_wrong_has_a_path_that_a_program_can_use(
     values: dict[str, Any], path: tuple[str, ...], allowed: str | None
 ) -> None:
     """Which setting it is, and what there is to choose from; a number must be finite and fit 64 bits."""
-    with pytest.raises(WrongSetting) as wrong:
+    with pytest.raises(WrongSettings) as wrong:
         build(Own, values)
-    assert wrong.value.path == path
-    assert wrong.value.allowed is None if allowed is None else allowed in (wrong.value.allowed or ())
+    [one] = wrong.value.each
+    assert one.path == path
+    assert one.allowed is None if allowed is None else allowed in (one.allowed or ())
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    """Misspelt, of another type, out of bounds: each by its path, and in the message for a person."""
+    values = {
+        "epoch": 3,
+        "train": {"epochs": 0, "precision": "fp8", "batch_size": "many", "optimizer": {"lr": -1, "name": 3}},
+    }
+    with pytest.raises(WrongSettings) as wrong:
+        build(Own, values)
+    assert {".".join(one.path) for one in wrong.value.each} == {
+        "epoch", "train.epochs", "train.precision", "train.batch_size", "train.optimizer.lr",
+        "train.optimizer.name",
+    }  # fmt: skip
+    for one in wrong.value.each:
+        assert str(one) in str(wrong.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Two settings that bound each other, and one by itself."""
+
+    low: int = 0
+    high: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise UsageError(f"low is {self.low} and high is {self.high}: low must be below high")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}: it must be 0 or more")
+
+
+@pytest.mark.parametrize(
+    ("values", "paths"),
+    [
+        ({"low": 20, "high": 30}, set()),
+        ({"low": 20, "high": 15, "seed": -1}, {"low", "seed"}),
+        ({"low": 20, "high": "thirty", "seed": -1}, {"high", "seed"}),
+    ],
+)
+def test_a_contradiction_is_told_of_what_was_given_alone(values: dict[str, Any], paths: set[str]) -> None:
+    """20 is not too high for a bound that was meant to be another."""
+    if not paths:
+        assert build(Range, values) == Range(**values)
+        return
+    with pytest.raises(WrongSettings) as wrong:
+        build(Range, values)
+    assert {".".join(one.path) for one in wrong.value.each} == paths

@@ -39,6 +39,15 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
     return shown
 
 
+def is_hidden(text: str) -> bool:
+    """Whether a text has a secret as `hide_password` and `hide_secrets` leave it.
+
+    >>> [is_hidden(text) for text in ("postgresql://u:***@h/d", "--token=***", "***", "a*b", "u:p@h")]
+    [True, True, True, False, False]
+    """
+    return text == HIDDEN or f":{HIDDEN}@" in text or f"={HIDDEN}" in text
+
+
 def printable(text: str) -> str:
     """The text with control characters written out, but for line ends and tabs.
 

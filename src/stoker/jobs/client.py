@@ -13,6 +13,7 @@ import contextlib
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -168,9 +169,12 @@ class Client:
                 raise _refusal(error, self.url, path) from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
-            raise JobsUnreachable(
-                f"no answer from {self.url}: {why}. Start it with `stoker serve`, or name another with --url"
-            ) from error
+            advice = (
+                "If its certificate is its own, say where that is by SSL_CERT_FILE"
+                if isinstance(why, ssl.SSLCertVerificationError)
+                else "Start it with `stoker serve`, or name another with --url"
+            )
+            raise JobsUnreachable(f"no answer from {self.url}: {why}. {advice}") from error
         with answer:
             yield answer
 

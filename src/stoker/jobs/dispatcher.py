@@ -34,6 +34,9 @@ if sys.platform != "win32":
 _EVERY_S = 0.25
 # A runner ends its training by itself after the grace; so much later it is ended with it.
 _PATIENCE_S = 10.0
+# Why a job waits has figures that change with every look ("5.31 GiB are free"): told so often, not each time.
+_WAITS_EVERY_S = 5.0
+_TIDY_EVERY_S = 1.0
 
 
 class Dispatcher:
@@ -49,7 +52,11 @@ class Dispatcher:
         self._clock = clock
         self._heartbeats = Heartbeats(settings.lease_s)
         self._asked: dict[str, float] = {}
+        # When it was last said of the first of each line why it waits.
+        self._told: dict[str, float] = {}
         self._deleted = 0
+        self._unremoved: set[str] = set()
+        self._tidied = clock()
 
     def run(self, until: Callable[[], bool], wait: Callable[[float], object] = time.sleep) -> None:
         """Pass after pass, until told otherwise. A store that does not answer is asked again."""
@@ -69,6 +76,7 @@ class Dispatcher:
             self._lose(next(one for one in held_now if one.lease == lease), "no heartbeat")
         self._start_next()
         self._remove_deleted()
+        self._tidy()
 
     # --- who runs ---------------------------------------------------------------------------------------
 
@@ -157,16 +165,14 @@ class Dispatcher:
     def _start_next(self) -> None:
         """In the order of the queue. A job that needs a card is overtaken only by such that need none."""
         blocked: set[bool] = set()
-        for job in self._holding.queue():
-            needs_card = job.request.gpus > 0
-            if needs_card in blocked:
-                self._tell_wait(job, "waits for those before it in the queue")
-                continue
+        told: dict[str, float] = {}
+        while heads := [job for job in self._holding.heads() if (job.request.gpus > 0) not in blocked]:
+            job = heads[0]
             running = [Running(job=one.job, handle=one.attempt.handle) for one in self._holding.held()]
             place = self._engine.find_place(job, running)
             if isinstance(place, str):
-                blocked.add(needs_card)
-                self._tell_wait(job, place)
+                blocked.add(job.request.gpus > 0)
+                told[job.id] = self._tell_wait(job, place)
                 continue
             attempt = self._holding.claim(job.id, engine=self._engine.name)
             if attempt is None:  # cancelled meanwhile
@@ -178,15 +184,34 @@ class Dispatcher:
                 continue
             with contextlib.suppress(LeaseLost):  # it was so quick that it has ended
                 self._holding.set_handle(job.id, attempt.token, handle)
+        self._told = told
 
-    def _tell_wait(self, job: Job, why: str) -> None:
-        if job.waits_for != why:
-            self._holding.tell_wait(job.id, why)
+    def _tell_wait(self, job: Job, why: str) -> float:
+        """Say why the first of a line waits; when that was last said. Its figures may change all the time."""
+        now = self._clock()
+        last = self._told.get(job.id)
+        if last is not None and (now - last < _WAITS_EVERY_S or job.waits_for == why):
+            return last
+        self._holding.tell_wait(job.id, why)
+        return now
 
     def _remove_deleted(self) -> None:
+        """The folders of jobs that are gone. One that cannot be removed now is tried again in each pass."""
         ids, self._deleted = self._holding.deleted(after=self._deleted)
-        for id_ in ids:
-            JobFolder(root=self._settings.root, id=id_).remove()
+        before, self._unremoved = self._unremoved, set()
+        for id_ in (*before, *ids):
+            try:
+                JobFolder(root=self._settings.root, id=id_).remove()
+            except OSError as error:
+                self._unremoved.add(id_)
+                if id_ not in before:
+                    sys.stderr.write(f"stoker: cannot remove the files of job {id_} yet: {error}\n")
+
+    def _tidy(self) -> None:
+        """Here, where nobody waits for it."""
+        if self._clock() - self._tidied >= _TIDY_EVERY_S:
+            self._tidied = self._clock()
+            self._store.database.tidy()
 
 
 # --- the process ------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from stoker.jobs import states
 from stoker.jobs.states import State
@@ -89,7 +89,7 @@ class Job:
     waits_for: str | None = None
     # {"cause", "share", "sentence"}
     verdict: Mapping[str, Any] | None = None
-    # {"index", "used_bytes", "utilisation_percent", "power_w"}: of the card that it trains on
+    # {"index", "name", "total_bytes", "used_bytes", "utilisation_percent", "power_w"} of the first card it sees
     gpu: Mapping[str, Any] | None = None
     # {"rss_bytes", "peak_bytes", "device_peak_bytes"}
     memory: Mapping[str, Any] | None = None
@@ -143,9 +143,11 @@ class Job:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One number of a curve: `name` ("train/loss") at an absolute step. Unique by job, name and step."""
+class Point(NamedTuple):
+    """One number of a curve: `name` ("train/loss") at an absolute step. Unique by job, name and step.
+
+    Of these and of lines there are thousands in an answer: a tuple is made in a fifth of a dataclass's time.
+    """
 
     id: int
     job: str
@@ -156,11 +158,10 @@ class Point:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        return dict(vars(self))
+        return self._asdict()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """One line of a job's log."""
 
     id: int
@@ -171,7 +172,7 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        return dict(vars(self))
+        return self._asdict()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stoker.errors import JobRefused, Problem
+from stoker.errors import Problem
 
 # The note's name of a setting, and where it is in the workload's config.
 _NAMES = {
@@ -29,40 +29,39 @@ def is_note(body: Mapping[str, Any]) -> bool:
     return "job_name" in body and isinstance(body.get("config"), Mapping)
 
 
-def translate(config: Mapping[str, Any], database: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The workload's config, and what the sender should know. JobRefused where a name is not the note's."""
+def translate(
+    config: Mapping[str, Any], database: str | None
+) -> tuple[dict[str, Any], tuple[str, ...], list[Problem]]:
+    """The workload's config, what the sender should know, and what is none of the note's settings."""
     made: dict[str, Any] = {}
-    notes = []
+    notes: list[str] = []
+    problems: list[Problem] = []
     for name, value in config.items():
         if name == _UNUSED:
             notes.append(f"{_UNUSED} is not used: samples are read once and held in memory")
-            continue
-        if name not in _NAMES:
+        elif name not in _NAMES:
             allowed = (*_NAMES, _UNUSED)
-            raise JobRefused(Problem(field=f"config.{name}", text="no such setting", allowed=allowed))
-        if name == "accelerator":
-            if not isinstance(value, str) or value not in _DEVICES:
-                text = f"it is {value!r:.200}"
-                raise JobRefused(Problem(field="config.accelerator", text=text, allowed=tuple(_DEVICES)))
-            value = _DEVICES[value]
-        inner = made
-        for word in _NAMES[name][:-1]:
-            inner = inner.setdefault(word, {})
-        inner[_NAMES[name][-1]] = value
+            problems.append(Problem(field=f"config.{name}", text="no such setting", allowed=allowed))
+        elif name == "accelerator" and (not isinstance(value, str) or value not in _DEVICES):
+            text = f"it is {value!r:.200}"
+            problems.append(Problem(field="config.accelerator", text=text, allowed=tuple(_DEVICES)))
+        else:
+            inner = made
+            for word in _NAMES[name][:-1]:
+                inner = inner.setdefault(word, {})
+            inner[_NAMES[name][-1]] = _DEVICES[value] if name == "accelerator" else value
     ids = made.get("dataset_ids")
     if database is not None:
         made["database"] = database
+    elif isinstance(ids, list) and len(ids) > 1:
+        text = f"{len(ids)} datasets, and the server has no database (stoker serve --database URL): name one"
+        problems.append(Problem(field="config.dataset_ids", text=text))
     elif isinstance(ids, list) and ids:
-        if len(ids) > 1:
-            text = (
-                f"{len(ids)} datasets, and the server has no database (stoker serve --database URL): name one"
-            )
-            raise JobRefused(Problem(field="config.dataset_ids", text=text))
         made["made"] = {"id": ids[0]}
         notes.append(
             f"the server has no database (stoker serve --database URL): a made set stands in for {ids[0]}"
         )
-    return made, tuple(notes)
+    return made, tuple(notes), problems
 
 
 def in_its_words(problem: Problem) -> Problem:

@@ -3,10 +3,10 @@
 Links are followed before a path is judged, so that none leads out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from stoker.errors import JobRefused, Problem
 
@@ -30,28 +30,46 @@ class Places:
     scripts: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()
 
-    def check(self, workload: str, config: Mapping[str, Any], database: str | None) -> None:
-        """JobRefused where a config names a place outside."""
+    def settle(
+        self, workload: str, config: Mapping[str, Any], database: str | None
+    ) -> tuple[dict[str, Any], list[Problem]]:
+        """A config with whole paths, since a job runs in its own folder; and what it names outside of these.
+
+        Of one that is wrong otherwise, as far as it goes.
+        """
+        settled, problems = dict(config), []
         for name in _PATHS[workload]:
-            given = config[name]
-            if given is None or given == database:
+            given = config.get(name)
+            if not isinstance(given, str) or given == database or given.startswith(_REMOTE):
                 continue
+            scheme = _SQLITE if given.startswith(_SQLITE) else ""
+            found = _resolve(Path(given.removeprefix(scheme)))
             if given.startswith(_VARIABLE):
-                _refuse(
-                    f"config.{name}",
+                text = (
                     f"it is {given!r}: a variable of the server is named by whoever starts it "
-                    "(stoker serve --database env:NAME), and left out here",
+                    "(stoker serve --database env:NAME), and left out here"
                 )
-            if not given.startswith(_REMOTE):
-                self._check_local(f"config.{name}", given.removeprefix(_SQLITE))
-        pattern = Path(config.get("pattern", ""))
+                problems.append(Problem(field=f"config.{name}", text=text))
+            elif found is None or not any(found.is_relative_to(folder.resolve()) for folder in self.data):
+                text = (
+                    f"{given.removeprefix(scheme)!r:.200} is outside the folders that jobs may use: put it "
+                    "there, or start the server with `stoker serve --data FOLDER`"
+                )
+                allowed = tuple(str(folder) for folder in self.data)
+                problems.append(Problem(field=f"config.{name}", text=text, allowed=allowed))
+            else:
+                settled[name] = f"{scheme}{found}"
+        pattern = Path(str(config.get("pattern", "")))
         if pattern.is_absolute() or ".." in pattern.parts:
-            _refuse("config.pattern", f"it is {str(pattern)!r}: it must stay inside the folder of the data")
+            text = f"it is {str(pattern)!r}: it must stay inside the folder of the data"
+            problems.append(Problem(field="config.pattern", text=text))
+        return settled, problems
 
     def find_script(self, given: Any) -> Path:
         """The script's whole path; JobRefused where it is not one of an allowed folder's."""
         if not self.scripts:
-            _refuse("script", "this server runs no scripts: start it with `stoker serve --scripts FOLDER`")
+            told = "this server runs no scripts: start it with `stoker serve --scripts FOLDER`"
+            raise JobRefused(Problem(field="script", text=told))
         if isinstance(given, str) and given.endswith(".py"):
             for folder in self.scripts:
                 for start in (folder.parent, folder):
@@ -72,25 +90,25 @@ class Places:
                     found.append(str(Path(folder.name) / inside))
         return found
 
-    def _check_local(self, field: str, given: str) -> None:
-        found = _resolve(Path(given).expanduser())
-        if found is None or not any(found.is_relative_to(folder.resolve()) for folder in self.data):
-            allowed = tuple(str(folder) for folder in self.data)
-            _refuse(
-                field,
-                f"{given!r:.200} is outside the folders that jobs may use: put it there, or start the server "
-                "with `stoker serve --data FOLDER`",
-                allowed,
-            )
+
+def whole_address(database: str) -> str:
+    """A database by an address that means the same in every folder.
+
+    >>> whole_address("postgresql://host/db"), whole_address("sqlite:////data/radio.db")
+    ('postgresql://host/db', 'sqlite:////data/radio.db')
+    """
+    if not database.startswith(_SQLITE):
+        return database
+    return f"{_SQLITE}{Path(database.removeprefix(_SQLITE)).absolute()}"
 
 
 def _resolve(path: Path) -> Path | None:
-    """A path without links; None where there is no such path."""
+    """A path without links and `~`; None where there is no such path."""
     try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError):  # too long, links in a ring, a sign that no path has
+        return path.expanduser().resolve()
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # too long, links in a ring, nobody's home, a sign no path has
         return None
-
-
-def _refuse(field: str, text: str, allowed: Sequence[str] = ()) -> NoReturn:
-    raise JobRefused(Problem(field=field, text=text, allowed=tuple(allowed)))

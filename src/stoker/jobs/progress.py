@@ -8,6 +8,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from stoker.jobs.folders import JobFolder
@@ -28,6 +29,7 @@ class Reading:
     """The files of one attempt, read on."""
 
     def __init__(self, folder: JobFolder, attempt: int) -> None:
+        self._run = folder.record(attempt) / "run.json"
         record = folder.record(attempt) / "rank0"
         self._begun = folder.training / "begun.json"
         self._journal = Tail(folder.training / "metrics.jsonl")
@@ -41,6 +43,8 @@ class Reading:
         self._peak = 0
         self._memory: dict[str, Any] | None = None
         self._gpu: dict[str, Any] | None = None
+        # The machine's cards by the record's facts, which come after its first lines; None until then.
+        self._cards: list[dict[str, Any]] | None = None
         self.first_step: int | None = None
         self._all: int | None = None
 
@@ -142,7 +146,9 @@ class Reading:
             "peak_bytes": self._peak or None,
             "device_peak_bytes": self._told.get("peak_bytes"),
         }
-        self._gpu = _card_of(line)
+        if line.get("gpus") and self._cards is None:
+            self._cards = _cards_of(self._run)
+        self._gpu = _card_of(line.get("gpus") or [], self._cards)
         return True
 
 
@@ -165,12 +171,26 @@ def _memory_of(line: dict[str, Any]) -> int | None:
     return int(own) + sum(int(one.get("rss_bytes") or 0) for one in line.get("processes") or ())
 
 
-def _card_of(line: dict[str, Any]) -> dict[str, Any] | None:
-    """The first card that the training sees."""
-    cards = line.get("gpus") or []
-    if not cards:
+def _cards_of(run: Path) -> list[dict[str, Any]] | None:
+    try:
+        facts = json.loads(run.read_text()).get("facts") or {}
+    except FileNotFoundError:
         return None
-    return {name: cards[0].get(name) for name in ("index", "used_bytes", "utilisation_percent", "power_w")}
+    found: list[dict[str, Any]] | None = facts.get("gpus")
+    return found
+
+
+def _card_of(read: list[dict[str, Any]], cards: list[dict[str, Any]] | None) -> dict[str, Any] | None:
+    """The first card that the training sees: those are read too that it was not given."""
+    seen = [one for one in cards or () if one.get("visible") is not False]
+    if not seen:
+        return None
+    now = next((one for one in read if one.get("index") == seen[0]["index"]), {})
+    changing = ("used_bytes", "utilisation_percent", "power_w")
+    return {
+        **{name: seen[0].get(name) for name in ("index", "name", "total_bytes")},
+        **{name: now.get(name) for name in changing},
+    }
 
 
 def _is_number(value: Any) -> bool:

@@ -8,11 +8,12 @@ refused with the field's path and what is allowed there (`JobRefused`).
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from stoker.errors import JobRefused, Problem, UsageError, WrongSetting
+from stoker.errors import JobRefused, Problem, WrongSettings
+from stoker.facts.secrets import is_hidden
 from stoker.jobs.job import Request
 from stoker.jobs.note import in_its_words, is_note, translate
 from stoker.jobs.places import Places
@@ -21,7 +22,7 @@ from stoker.workloads import NAMES, find
 
 # Deeper than any config; and short of what Python's own recursion bears.
 _DEEPEST = 16
-_LONGEST_NAME, _LONGEST_TEXT, _MOST_ARGUMENTS = 200, 4096, 200
+_LONGEST_NAME, _LONGEST_TEXT, _MOST_ARGUMENTS, _MOST_TOLD = 200, 4096, 200, 50
 _MOST_BYTES = 1 << 50
 _WORKLOAD = ("job_name", "workload", "config", "gpus", "vram_bytes", "ram_bytes")
 _SCRIPT = ("job_name", "script", "arguments", "gpus", "vram_bytes", "ram_bytes")
@@ -59,14 +60,14 @@ def parse(raw: bytes) -> Any:
         _refuse("", f"the body is nested too deep: at most {_DEEPEST} levels")
     except ValueError as error:
         _refuse("", f"the body is no JSON: {error}")
-    for path, one in _walk(value, ""):
-        if isinstance(one, str) and _BROKEN.search(one):
-            _refuse(path, "text with control characters or half of a character: leave them out")
+    told = "text with control characters or half of a character: leave them out"
+    found = _walk(value, "")
+    _raise([_problem(path, told) for path, one in found if isinstance(one, str) and _BROKEN.search(one)])
     return value
 
 
 def read(body: Any, policy: Policy) -> Reading:
-    """The request that a body asks for; JobRefused."""
+    """The request that a body asks for; JobRefused, with all that is wrong with it."""
     if not isinstance(body, Mapping):
         _refuse("", f"the body is {_kind(body)}: it must be an object with `workload` or `script`")
     if "workload" in body and "script" in body:
@@ -76,50 +77,79 @@ def read(body: Any, policy: Policy) -> Reading:
     if "workload" in body:
         return Reading(request=_read_workload(body, policy))
     if is_note(body):
-        _known(body, _NOTE)
-        config, notes = translate(body["config"], policy.database)
-        asked = {"job_name": body["job_name"], "workload": "heimdall", "config": config}
+        return _read_note(body, policy)
+    missing = _problem("workload", "missing: say what to train, or name a `script`", NAMES)
+    raise _refusal([*_unknown(body, (*_WORKLOAD, "script", "arguments")), missing])
+
+
+def _read_note(body: Mapping[str, Any], policy: Policy) -> Reading:
+    """Its settings in their places; what is wrong with them by the note's own names."""
+    config, notes, problems = translate(body["config"], policy.database)
+    asked = {"job_name": body["job_name"], "workload": "heimdall", "config": config}
+
+    def request() -> Request:
         try:
-            return Reading(request=_read_workload(asked, policy), notes=notes)
+            return _read_workload(asked, policy)
         except JobRefused as error:
             raise JobRefused(*map(in_its_words, error.problems)) from error
-    known = (*_WORKLOAD, "script", "arguments")
-    _known(body, known)
-    told = "missing: say what to train, or name a `script`"
-    raise JobRefused(Problem(field="workload", text=told, allowed=NAMES))
+
+    _, made = _together(lambda: _raise([*_unknown(body, _NOTE), *problems]), request)
+    return Reading(request=made, notes=notes)
 
 
 def _read_workload(body: Mapping[str, Any], policy: Policy) -> Request:
-    _known(body, _WORKLOAD)
     name = body["workload"]
-    if not isinstance(name, str) or name not in NAMES:
-        _refuse("workload", f"no workload {_shown(name)}", NAMES)
-    given = body.get("config", {})
+    is_known = isinstance(name, str) and name in NAMES
+
+    def config() -> dict[str, Any]:
+        if not is_known:
+            _refuse("workload", f"no workload {_shown(name)}", NAMES)
+        return _read_config(name, body.get("config", {}), policy)
+
+    _, values, called, needs = _together(
+        lambda: _raise(_unknown(body, _WORKLOAD)), config, lambda: _name(body, name), lambda: _needs(body)
+    )
+    devices = int(values["train"]["devices"])
+    gpus = {"cpu": 0, "cuda": devices, "auto": devices if policy.cards else 0}[values["train"]["device"]]
+    return Request(name=called, workload=name, config=values, **{"gpus": gpus, **needs})
+
+
+def _read_config(workload: str, given: Any, policy: Policy) -> dict[str, Any]:
+    """All settings of a workload."""
     if not isinstance(given, Mapping):
         _refuse("config", f"it is {_kind(given)}: it must be an object of settings")
+    problems, values = _hidden(given, "config"), dict(given)
     try:
-        made = build(find(name).config, given)
-    except WrongSetting as error:
-        _refuse(".".join(("config", *error.path)), str(error), error.allowed or ())
-    except UsageError as error:
-        _refuse("config", str(error))
-    config = to_values(made)
-    policy.places.check(name, config, policy.database)
-    devices = int(config["train"]["devices"])
-    gpus = {"cpu": 0, "cuda": devices, "auto": devices if policy.cards else 0}[config["train"]["device"]]
-    return Request(name=_name(body, name), workload=name, config=config, **_needs(body, gpus))
+        values = to_values(build(find(workload).config, given))
+    except WrongSettings as error:
+        paths = [(".".join(("config", *one.path)), one) for one in error.each]
+        problems += [_problem(path, str(one), one.allowed or ()) for path, one in paths]
+    settled, outside = policy.places.settle(workload, values, policy.database)
+    _raise([*problems, *outside])
+    return settled
 
 
 def _read_script(body: Mapping[str, Any], policy: Policy) -> Request:
-    _known(body, _SCRIPT)
-    script = policy.places.find_script(body["script"])
-    arguments = body.get("arguments", [])
-    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
-        _refuse("arguments", f"it is {_shown(arguments)}: it must be a list of texts")
-    if len(arguments) > _MOST_ARGUMENTS or any(len(one) > _LONGEST_TEXT for one in arguments):
+    _, script, arguments, needs = _together(
+        lambda: _raise(_unknown(body, _SCRIPT)),
+        lambda: policy.places.find_script(body["script"]),
+        lambda: _arguments(body),
+        lambda: _needs(body),
+    )
+    name = _name(body, script.stem)
+    return Request(
+        name=name, script=str(script), arguments=arguments, **{"gpus": min(policy.cards, 1), **needs}
+    )
+
+
+def _arguments(body: Mapping[str, Any]) -> tuple[str, ...]:
+    given = body.get("arguments", [])
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        _refuse("arguments", f"it is {_shown(given)}: it must be a list of texts")
+    if len(given) > _MOST_ARGUMENTS or any(len(one) > _LONGEST_TEXT for one in given):
         _refuse("arguments", f"at most {_MOST_ARGUMENTS}, each of at most {_LONGEST_TEXT} characters")
-    needs = _needs(body, min(policy.cards, 1))
-    return Request(name=_name(body, script.stem), script=str(script), arguments=tuple(arguments), **needs)
+    _raise(_hidden(given, "arguments"))
+    return tuple(given)
 
 
 def _name(body: Mapping[str, Any], otherwise: str) -> str:
@@ -133,22 +163,55 @@ def _name(body: Mapping[str, Any], otherwise: str) -> str:
     return name.strip()
 
 
-def _needs(body: Mapping[str, Any], gpus: int) -> dict[str, Any]:
-    """Cards and memory that must be free."""
-    found: dict[str, Any] = {"gpus": gpus}
-    for name, most in (("gpus", 1024), ("vram_bytes", _MOST_BYTES), ("ram_bytes", _MOST_BYTES)):
-        if name in body:
-            value = body[name]
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-                _refuse(name, f"it is {_shown(value)}: it must be a whole number from 0 to {most}")
-            found[name] = value
+def _needs(body: Mapping[str, Any]) -> dict[str, int]:
+    """Cards and memory that must be free, as far as it is said."""
+    most = {"gpus": 1024, "vram_bytes": _MOST_BYTES, "ram_bytes": _MOST_BYTES}
+    given = {name: body[name] for name in most if name in body}
+    _raise(
+        [
+            _problem(name, f"it is {_shown(value)}: it must be a whole number from 0 to {most[name]}")
+            for name, value in given.items()
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most[name]
+        ]
+    )
+    return given
+
+
+def _unknown(body: Mapping[str, Any], names: Sequence[str]) -> list[Problem]:
+    return [_problem(str(name), "no such field here", names) for name in body if name not in names]
+
+
+def _hidden(value: Any, field: str) -> list[Problem]:
+    """Passwords as the API shows them, copied from an answer: no job can use such a one."""
+    told = "its password is hidden, as answers show it: write it out, or leave the setting out"
+    found = {path for path, one in _walk(value, field) if isinstance(one, str) and is_hidden(one)}
+    return [_problem(path, told) for path in sorted(found)]
+
+
+def _together(*parts: Callable[[], Any]) -> list[Any]:
+    """What each part reads; JobRefused with the problems of all of them, where there are some."""
+    found: list[Any] = []
+    problems: list[Problem] = []
+    for part in parts:
+        try:
+            found.append(part())
+        except JobRefused as error:
+            problems += error.problems
+    _raise(problems)
     return found
 
 
-def _known(body: Mapping[str, Any], names: Sequence[str]) -> None:
-    for name in body:
-        if name not in names:
-            _refuse(str(name), "no such field here", names)
+def _raise(problems: Sequence[Problem]) -> None:
+    if problems:
+        raise _refusal(problems)
+
+
+def _refusal(problems: Sequence[Problem]) -> JobRefused:
+    """Of each field the first that is wrong with it, and not more of them than a person reads."""
+    found: dict[str, Problem] = {}
+    for one in problems:
+        found.setdefault(one.field, one)
+    return JobRefused(*list(found.values())[:_MOST_TOLD])
 
 
 def _walk(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -171,7 +234,11 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _refuse(field: str, text: str, allowed: Sequence[Any] = ()) -> NoReturn:
-    raise JobRefused(Problem(field=field, text=text, allowed=tuple(map(_word, allowed))))
+    raise JobRefused(_problem(field, text, allowed))
+
+
+def _problem(field: str, text: str, allowed: Sequence[Any] = ()) -> Problem:
+    return Problem(field=field, text=text, allowed=tuple(map(_word, allowed)))
 
 
 def _word(value: Any) -> str:

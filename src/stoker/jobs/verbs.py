@@ -64,6 +64,7 @@ def serve(
         from stoker.errors import MissingExtra
 
         raise MissingExtra(error.name or "fastapi", "serve", "stoker serve") from error
+    from stoker.jobs.places import whole_address
     from stoker.jobs.server import serving
     from stoker.jobs.settings import Settings
 
@@ -85,12 +86,13 @@ def serve(
         host=host,
         port=port,
         data=tuple(folder.resolve() for folder in data or (Path(),)),
-        database=database,
+        database=None if database is None else whole_address(database),
         certificate=cert,
         key=key,
     )
 
     def ready(address: str) -> None:
+        serving.be_prompt()
         if as_json:
             _print({"url": address, "root": str(settings.root)})
         else:

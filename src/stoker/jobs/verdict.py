@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # The doctor tells nothing from fewer.
 _LEAST_STEPS = 2
@@ -22,16 +22,8 @@ class Examination:
 
     def __init__(self, record: Path) -> None:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - open until it is read
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "stoker", "doctor", "--json", "--no-report", str(record)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=subprocess.DEVNULL,
-            # Its threads would be the training's cores, and its context the training's memory.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        )
-        if sys.platform != "win32":
-            os.setpriority(os.PRIO_PROCESS, self.process.pid, 10)
+        words = ("--json", "--no-report", str(record))
+        self.process = start_doctor(*words, out=self._out, errors=subprocess.DEVNULL)
 
     def read(self) -> dict[str, Any] | None:
         """The verdict, once the process has ended; None where it found nothing to judge, or was ended."""
@@ -56,6 +48,21 @@ class Examination:
         self.process.kill()
         self.process.wait()
         self._out.close()
+
+
+def start_doctor(*words: str, out: IO[bytes] | int, errors: int) -> "subprocess.Popen[bytes]":
+    """`stoker doctor` as a child of low priority."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "stoker", "doctor", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=errors,
+        # Its threads would be the training's cores, and its context the training's memory.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    if sys.platform != "win32":
+        os.setpriority(os.PRIO_PROCESS, child.pid, 10)
+    return child
 
 
 def begin(record: Path) -> Examination | None:

@@ -9,13 +9,14 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from stoker.errors import MissingExtra, UsageError, WrongSetting
+from stoker.errors import MissingExtra, UsageError, WrongSetting, WrongSettings
 from stoker.facts.secrets import hide_password
 
 T = TypeVar("T")
@@ -35,8 +36,14 @@ def values_of(path: Path | None = None, overrides: Sequence[str] = ()) -> dict[s
 
 
 def build(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A config from nested values; the defaults of a nested config are those of its field."""
-    made: T = _over(kind(), values, ())
+    """A config from nested values; the defaults of a nested config are those of its field.
+
+    WrongSettings names all that are wrong, so that nobody has to mend them one by one.
+    """
+    wrong: list[WrongSetting] = []
+    made: T = _over(kind(), values, (), wrong)
+    if wrong:
+        raise WrongSettings(wrong)
     return made
 
 
@@ -143,30 +150,58 @@ def _scalar(text: str) -> Any:
         return text
 
 
-def _over(config: Any, values: Mapping[str, Any], above: tuple[str, ...]) -> Any:
-    """A config with some values replaced."""
+def _over(config: Any, values: Mapping[str, Any], above: tuple[str, ...], wrong: list[WrongSetting]) -> Any:
+    """A config with some values replaced; what is wrong with them is added to `wrong`."""
     hints = get_type_hints(type(config))
     names = [entry.name for entry in dataclasses.fields(config) if entry.init]
-    changed = {}
+    before, changed = len(wrong), {}
     for name, value in values.items():
         path = (*above, str(name))
-        if name not in names:
-            raise WrongSetting(_unknown(path, names), path=path, allowed=names)
-        inner = getattr(config, name)
-        if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
-            if not isinstance(value, Mapping):
+        try:
+            if name not in names:
+                raise WrongSetting(_unknown(path, names), path=path, allowed=names)
+            inner = getattr(config, name)
+            if not dataclasses.is_dataclass(inner) or isinstance(inner, type):
+                changed[name] = _typed(hints[name], value, path)
+            elif isinstance(value, Mapping):
+                changed[name] = _over(inner, value, path, wrong)
+            else:
                 told = f"{_told(path, value)}: it has keys of its own, {', '.join(_keys(inner))}"
                 raise WrongSetting(told, path=path, allowed=_keys(inner))
-            changed[name] = _over(inner, value, path)
-        else:
-            changed[name] = _typed(hints[name], value, path)
-    try:
-        return dataclasses.replace(config, **changed)
-    except UsageError as error:
-        # A config's own checks begin with the setting's name.
-        first = str(error).partition(" ")[0].rpartition(".")[2]
-        path = (*above, first) if first in names else above
-        raise WrongSetting(f"{'.'.join(above)}: {error}" if above else str(error), path=path) from error
+        except WrongSetting as error:
+            wrong.append(error)
+    return _checked(config, changed, above, wrong, is_whole=len(wrong) == before)
+
+
+def _checked(
+    config: Any,
+    changed: dict[str, Any],
+    above: tuple[str, ...],
+    wrong: list[WrongSetting],
+    *,
+    is_whole: bool,
+) -> Any:
+    """A config with values of the right types, by its own checks, which tell the first that they refuse.
+
+    Each that is refused is left out and the rest looked at again. A check that names two settings is told
+    only of the values as they were given: later one of the two may be the default in place of a wrong one.
+    """
+    names = {entry.name for entry in dataclasses.fields(config)}
+    while True:
+        try:
+            return dataclasses.replace(config, **changed)
+        except UsageError as error:
+            # A config's own checks begin with the setting's name.
+            first = str(error).partition(" ")[0].rpartition(".")[2]
+            others = names.intersection(re.findall(r"\w+", str(error))) - {first}
+            if is_whole or not others:
+                path = (*above, first) if first in names else above
+                told = f"{'.'.join(above)}: {error}" if above else str(error)
+                wrong.append(WrongSetting(told, path=path))
+            is_whole = False
+            if first not in changed:
+                return config
+            del changed[first]
 
 
 def _unknown(path: tuple[str, ...], names: list[str]) -> str:
@@ -197,7 +232,10 @@ def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
     if kind is float:
         return _number(value, path)
     if kind is Path and isinstance(value, str):
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as error:  # ~ of a user that there is not
+            raise WrongSetting(f"{_told(path, value)}: there is no such home", path=path) from error
     if kind is str and _is(value, (int, float)):
         return str(value)
     # A whole number that 64 bits cannot hold is none to torch or a database.

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
@@ -30,6 +31,9 @@ from stoker.jobs.server.service import Service
 from stoker.jobs.server.streams import Tailer
 from stoker.jobs.states import State
 
+# Requests that are answered at a time; others wait. Each has a connection to the database meanwhile, of which
+# a server has a hundred for all who use it.
+_THREADS = 8
 WEB = Path(__file__).parent.parent / "web"
 _STATUS: dict[type[StokerError], int] = {
     NoSuchJob: 404,
@@ -102,6 +106,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _live(self, app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
         self._tailer = Tailer(self._service.store, self._service.show)
         reading = asyncio.create_task(self._tailer.run())
         try:

@@ -12,6 +12,7 @@ from stoker.errors import MoveRefused
 from stoker.feed.whole_file import whole_file
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.job import Job
+from stoker.jobs.verdict import start_doctor
 
 _LONGEST_S = 300.0
 _MOST_WAITING = 20
@@ -25,7 +26,7 @@ class Doctor:
         self._root, self._changed = root, changed
         self._waiting: queue.Queue[Job | None] = queue.Queue(_MOST_WAITING)
         self._asked: set[str] = set()
-        self._child: subprocess.Popen[str] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="stoker-doctor", daemon=True)
         self._thread.start()
@@ -77,13 +78,19 @@ class Doctor:
 
     def _work(self) -> None:
         while (job := self._waiting.get()) is not None:
-            outcome = self._visit(job)
-            if not self._is_closed and JobFolder(root=self._root, id=job.id).path.is_dir():
-                with whole_file(self._place(job.id)) as file:
-                    file.write(json.dumps({"schema": 1, "outcome": outcome}).encode())
+            self._keep(job.id, self._visit(job))
             self._asked.discard(job.id)
             if not self._is_closed:
                 self._changed(job.id)
+
+    def _keep(self, id_: str, outcome: str) -> None:
+        if self._is_closed or not JobFolder(root=self._root, id=id_).path.is_dir():
+            return
+        try:
+            with whole_file(self._place(id_)) as file:
+                file.write(json.dumps({"schema": 1, "outcome": outcome}).encode())
+        except OSError as error:  # the next visit is not this one's to hold up
+            sys.stderr.write(f"stoker: how the doctor's visit to job {id_} ended cannot be kept: {error}\n")
 
     def _visit(self, job: Job) -> str:
         records = [self._record(job, one.number) for one in reversed(job.attempts)]
@@ -91,18 +98,19 @@ class Doctor:
         if record is None:
             return "failed: the record is gone"
         report = JobFolder(root=self._root, id=job.id).report
-        words = [sys.executable, "-m", "stoker", "doctor", "--report", str(report), "--json", str(record)]
-        self._child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        words = ("--report", str(report), "--json", str(record))
         try:
-            _, told = self._child.communicate(timeout=_LONGEST_S)
+            self._child = start_doctor(*words, out=subprocess.DEVNULL, errors=subprocess.PIPE)
+        except OSError as error:
+            return f"failed: no process could be started: {error}"
+        try:
+            _, raw = self._child.communicate(timeout=_LONGEST_S)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.communicate()
             return f"failed: no verdict within {_LONGEST_S:g} s"
         if self._child.returncode:
-            lines = told.strip().splitlines()
+            lines = raw.decode(errors="replace").strip().splitlines()
             why = lines[-1].removeprefix("stoker: ") if lines else f"exit code {self._child.returncode}"
             return f"failed: {why}"
         return "done"

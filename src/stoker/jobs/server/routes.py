@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -26,6 +26,7 @@ _MOST = (1 << 63) - 1
 _PRINTABLE = r"^[\x20-\x7e]+$"
 _NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 
+Write = Callable[[Callable[[], Response]], Awaitable[Response]]
 # Told on the page and not checked by it: what is no id is no job's, and 404 like one that is gone.
 Id = Annotated[str, Path(json_schema_extra={"pattern": f"^{_ID.pattern}$"})]
 After = Annotated[int, Query(ge=0, le=_MOST, description="The id of the last one known.")]
@@ -60,14 +61,21 @@ def answer(value: Any, status: int = 200) -> Response:
 def make_router(service: Service, tailer: Callable[[], Tailer]) -> APIRouter:
     """All of them."""
     router = APIRouter(prefix="/api/training")
-    _add_jobs(router, service)
-    _add_asking(router, service)
+    turn = asyncio.Lock()
+
+    async def write(call: Callable[[], Response]) -> Response:
+        """Writers follow one another in the store: here they wait for it in a line, not each in a thread."""
+        async with turn:
+            return await run_in_threadpool(call)
+
+    _add_jobs(router, service, write)
+    _add_asking(router, service, write)
     _add_reading(router, service)
     _add_streams(router, service, tailer)
     return router
 
 
-def _add_jobs(router: APIRouter, service: Service) -> None:
+def _add_jobs(router: APIRouter, service: Service, write: Write) -> None:
     store, show = service.store, service.show
 
     @router.post(
@@ -77,12 +85,13 @@ def _add_jobs(router: APIRouter, service: Service) -> None:
     async def create(request: Request, key: Key = None) -> Response:
         """Ask for a job: a workload with its config, a script, or the field note's own body."""
         raw = await request.body()
+        reading = await run_in_threadpool(lambda: asking.read(asking.parse(raw), service.policy))
 
-        def make() -> dict[str, Any]:
-            reading = asking.read(asking.parse(raw), service.policy)
-            return {**show(store.create(reading.request, key=key)), "notes": list(reading.notes)}
+        def make() -> Response:
+            made = store.create(reading.request, key=key)
+            return answer({**show(made), "notes": list(reading.notes)}, 201)
 
-        return answer(await run_in_threadpool(make), 201)
+        return await write(make)
 
     @router.get("/jobs", response_model=bodies.JobsBody)
     def list_jobs(
@@ -104,30 +113,34 @@ def _add_jobs(router: APIRouter, service: Service) -> None:
         return answer(show(store.job(_known(id))))
 
     @router.delete("/jobs/{id}", status_code=204, responses={**_MISSING, **_CONFLICT})
-    def delete(id: Id) -> Response:
+    async def delete(id: Id) -> Response:
         """Forget a job that has ended, with its files."""
-        store.delete(_known(id))
-        return Response(status_code=204)
+
+        def forget() -> Response:
+            store.delete(_known(id))
+            return Response(status_code=204)
+
+        return await write(forget)
 
 
-def _add_asking(router: APIRouter, service: Service) -> None:
+def _add_asking(router: APIRouter, service: Service, write: Write) -> None:
     store, show = service.store, service.show
     told: dict[int | str, dict[str, Any]] = {**_MISSING, **_CONFLICT}
 
     @router.post("/jobs/{id}/cancel", response_model=bodies.JobBody, responses=told)
-    def cancel(id: Id) -> Response:
+    async def cancel(id: Id) -> Response:
         """Stop a job; what it has learnt is saved first."""
-        return answer(show(store.ask_cancel(_known(id))))
+        return await write(lambda: answer(show(store.ask_cancel(_known(id)))))
 
     @router.post("/jobs/{id}/resume", response_model=bodies.JobBody, responses=told)
-    def resume(id: Id) -> Response:
+    async def resume(id: Id) -> Response:
         """Queue a job again that failed, was cancelled or lost; it goes on from its last checkpoint."""
-        return answer(show(store.ask_resume(_known(id))))
+        return await write(lambda: answer(show(store.ask_resume(_known(id)))))
 
     @router.post("/jobs/{id}/retry", status_code=201, response_model=bodies.JobBody, responses=told)
-    def retry(id: Id) -> Response:
+    async def retry(id: Id) -> Response:
         """The same request as a new job, from its beginning."""
-        return answer(show(store.retry(_known(id))), 201)
+        return await write(lambda: answer(show(store.retry(_known(id))), 201))
 
     @router.post("/jobs/{id}/doctor", status_code=202, response_model=bodies.DoctorBody, responses=told)
     def doctor(id: Id) -> Response:
@@ -147,10 +160,12 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         last: Annotated[int | None, Query(ge=1, le=5000, description="Only the newest so many.")] = None,
     ) -> Response:
         """Lines of a job's log, in their order."""
-        store.job(_known(id))
+        _known(id)
         found = (
             store.lines(id, after=after, limit=limit) if last is None else store.last_lines(id, limit=last)
         )
+        if not found.items:  # nothing printed, or nobody there
+            store.check(id)
         return answer({"lines": [one.to_json() for one in found.items], "next": found.next})
 
     @router.get("/jobs/{id}/metrics", response_model=bodies.PointsBody, responses=_MISSING)
@@ -161,10 +176,12 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         name: Annotated[list[str] | None, Query(max_length=50, description="Only these curves.")] = None,
     ) -> Response:
         """Points of a job's curves, in the order they came; a step's newer value replaces the older."""
-        store.job(_known(id))
+        _known(id)
         if any(not re.fullmatch(_NO_CONTROL, one) for one in name or ()):
             raise JobRefused(Problem(field="name", text="a curve's name has no control characters"))
         found = store.points(id, after=after, names=name, limit=limit)
+        if not found.items:
+            store.check(id)
         return answer({"points": [one.to_json() for one in found.items], "next": found.next})
 
     @router.get(
@@ -173,7 +190,8 @@ def _add_reading(router: APIRouter, service: Service) -> None:
     )  # fmt: skip
     def report(id: Id) -> Response:
         """The doctor's page. Nothing in it may run."""
-        place = JobFolder(root=service.root, id=store.job(_known(id)).id).report
+        store.check(_known(id))
+        place = JobFolder(root=service.root, id=id).report
         try:
             text = place.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -195,7 +213,7 @@ def _add_streams(router: APIRouter, service: Service, tailer: Callable[[], Taile
     @router.get("/jobs/{id}/stream", response_class=StreamingResponse, responses={**_MISSING, **_STREAM})
     async def follow(id: Id, after: Resumed = None, last_event_id: LastEvent = None) -> Response:
         """All that happens to a job: events `state`, `point`, `line` and `deleted`."""
-        await asyncio.to_thread(service.store.job, _known(id))
+        await asyncio.to_thread(service.store.check, _known(id))
         return stream(id, after if last_event_id is None else last_event_id)
 
     @router.get("/stream", response_class=StreamingResponse, responses=_STREAM)

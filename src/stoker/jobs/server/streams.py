@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stoker.errors import DatabaseUnreachable, NoSuchJob
@@ -46,8 +47,9 @@ class Message:
     kind: str
     data: str
 
-    def encode(self) -> bytes:
-        """In the format of server-sent events."""
+    @cached_property
+    def raw(self) -> bytes:
+        """In the format of server-sent events; made once, for whoever follows."""
         number = "" if self.id is None else f"id: {self.id}\n"
         return f"{number}event: {self.kind}\ndata: {self.data}\n\n".encode()
 
@@ -110,25 +112,33 @@ class Tailer:
         """A job looks different, by its doctor's visit, and the store has no news of it. From any thread."""
         try:
             told = dumps(self._show(self._store.job(job)))
-        except NoSuchJob:
-            return
+        except (NoSuchJob, DatabaseUnreachable):
+            return  # who follows sees it when the job is next told of
         message = Message(id=None, job=job, kind="state", data=told)
-        self._loop.call_soon_threadsafe(self._hand_out, [message])
+        if not self._is_closed:
+            self._loop.call_soon_threadsafe(self._hand_out, [message])
 
     def close(self) -> None:
-        """End every stream, and the reading."""
+        """End every stream, and the reading; once is enough."""
+        if self._is_closed:
+            return
         self._is_closed = True
         for one in self._followers:
             one.end()
         self._wake.set()
 
     async def follow(self, job: str | None, after: int | None) -> AsyncIterator[bytes]:
-        """A stream's bytes: what came after a number, or from now on; then what comes."""
+        """A stream's bytes: what came after a number, or from now on; then what comes.
+
+        A number that was not given out yet is another store's, as after one was put back from a copy: who has
+        it is told what comes from now on, and does not wait until this store has come so far.
+        """
         follower = _Follower(job)
-        if not self._followers:
+        if not self._followers or after is not None:
             newest = await asyncio.to_thread(self._store.last_id)
             if not self._followers:  # else another came first, and has a claim to what is between
                 self._position = newest
+            after = None if after is None or after > newest else after
         seen = self._position if after is None else after
         self._followers.add(follower)
         self._wake.set()
@@ -136,11 +146,11 @@ class Tailer:
             yield _OPENING
             if after is None and job is not None:
                 found = await asyncio.to_thread(self._store.job, job)
-                yield Message(id=seen, job=job, kind="state", data=dumps(self._show(found))).encode()
+                yield Message(id=seen, job=job, kind="state", data=dumps(self._show(found))).raw
             while after is not None:
                 messages, last = await asyncio.to_thread(self._read, seen, job)
                 if wanted := [one for one in messages if follower.wants(one)]:
-                    yield b"".join(one.encode() for one in wanted)
+                    yield b"".join(one.raw for one in wanted)
                 if last == seen:
                     break
                 seen = last
@@ -164,7 +174,7 @@ class Tailer:
             # What was read before the tailer told it is not told again.
             fresh = [one for one in batch if one.id is None or one.id > seen]
             if fresh:
-                yield b"".join(one.encode() for one in fresh)
+                yield b"".join(one.raw for one in fresh)
             if follower.job is not None and any(one.kind == "deleted" for one in batch):
                 return
 
@@ -180,18 +190,16 @@ class Tailer:
         found = self._store.news(after=after, id_=job, limit=_TOGETHER).items
         # A job as it stands says all that its events of this moment say: it is told once, with the last.
         newest = {one.job: one.id for one in found if isinstance(one, Event)}
+        jobs = self._store.some(list(newest))
         messages = []
         for one in found:
             if isinstance(one, (Point, Line)):
                 kind = "point" if isinstance(one, Point) else "line"
                 messages.append(Message(id=one.id, job=one.job, kind=kind, data=dumps(one.to_json())))
             elif newest[one.job] == one.id:
-                messages.append(self._state(one))
+                messages.append(self._state(one, jobs.get(one.job)))
         return messages, found[-1].id if found else after
 
-    def _state(self, event: Event) -> Message:
-        try:
-            told, kind = dumps(self._show(self._store.job(event.job))), "state"
-        except NoSuchJob:
-            told, kind = dumps({"id": event.job}), "deleted"
-        return Message(id=event.id, job=event.job, kind=kind, data=told)
+    def _state(self, event: Event, job: Job | None) -> Message:
+        kind, told = ("deleted", {"id": event.job}) if job is None else ("state", self._show(job))
+        return Message(id=event.id, job=event.job, kind=kind, data=dumps(told))

@@ -20,6 +20,8 @@ from stoker.facts.secrets import hide_password
 # RETURNING came with 3.35, IS DISTINCT FROM with 3.39.
 _OLDEST_SQLITE = (3, 39)
 _WAIT_S = 30.0  # for whoever writes before us
+# Connections kept for the next who asks; more are open while more ask at once.
+_MOST_WAITING = 8
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -131,18 +133,27 @@ class Postgres:
 
 
 class Database:
-    """Statements and transactions, from any thread: each has a connection of its own."""
+    """Statements and transactions, from any thread: each has a connection to itself for as long as it lasts.
+
+    Those that wait are taken up again, the last one used first. Not one for each thread: a server's threads
+    come and go, and each left its connection open.
+    """
 
     def __init__(self, dialect: Sqlite | Postgres) -> None:
         self._dialect = dialect
-        self._own = threading.local()
-        self._all: list[Connection] = []
+        self._waiting: list[Connection] = []
+        self._open: set[Connection] = set()
         self._lock = threading.Lock()
 
     @property
     def kind(self) -> str:
         """`sqlite` or `postgresql`."""
         return self._dialect.kind
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open)
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query. A connection that was lost since the last one is made again, once."""
@@ -154,31 +165,30 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator["Transaction"]:
         """All that is written in the block, or nothing of it. Writers follow one another."""
-        with self._told():
-            connection = self._begin(self._dialect.begin)
-            try:
-                # Also the lock, in PostgreSQL: whoever has the row writes.
-                [(last,)] = connection.execute("UPDATE clock SET last = last RETURNING last").fetchall()
-                within = Transaction(connection, self._dialect, last)
-                yield within
-                if within.last != last:
-                    connection.execute(self._dialect.translate("UPDATE clock SET last = ?"), (within.last,))
-                connection.execute("COMMIT")
-            except BaseException:
-                self._undo(connection)
-                raise
+        with self._begun(self._dialect.begin) as connection:
+            # Also the lock, in PostgreSQL: whoever has the row writes.
+            [(last,)] = connection.execute("UPDATE clock SET last = last RETURNING last").fetchall()
+            within = Transaction(connection, self._dialect, last)
+            yield within
+            if within.last != last:
+                connection.execute(self._dialect.translate("UPDATE clock SET last = ?"), (within.last,))
+            connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator["Snapshot"]:
         """Queries that all see one moment."""
-        with self._told():
-            connection = self._begin(
-                "BEGIN" if self.kind == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ"
-            )
-            try:
-                yield Snapshot(connection, self._dialect)
-            finally:
-                self._undo(connection)
+        begin = "BEGIN" if self.kind == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ"
+        with self._begun(begin) as connection:
+            yield Snapshot(connection, self._dialect)
+            connection.execute("ROLLBACK")
+
+    def tidy(self) -> None:
+        """Bring what was written to its place in SQLite's file: who writes next has less to do for it.
+
+        Else every thousandth page or so the writer of the moment did it, and a request waited for that.
+        """
+        if self.kind == "sqlite":
+            self.read("PRAGMA wal_checkpoint(PASSIVE)")
 
     def check(self) -> None:
         """DatabaseUnreachable where what is kept there is harmed."""
@@ -191,92 +201,109 @@ class Database:
     def migrate(self) -> None:
         """Bring the schema to this version, in one transaction; UsageError where it is of a newer one."""
         wanted = _migrations()
-        with self._told():
-            connection = self._begin(self._dialect.begin)
-            try:
-                if self.kind == "postgresql":  # else two servers that start at once both make the tables
-                    connection.execute("SELECT pg_advisory_xact_lock(7705)")
-                connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-                [(there,)] = connection.execute(
-                    "SELECT COALESCE(MAX(version), 0) FROM schema_version"
-                ).fetchall()
-                if there > len(wanted):
-                    raise UsageError(
-                        f"the store has schema {there}, and this version of Stoker knows {len(wanted)}: "
-                        "use the newer version, or another store"
-                    )
-                for version, sql in enumerate(wanted[there:], there + 1):
-                    for statement in sql.split(";\n"):
-                        if statement.strip():
-                            connection.execute(statement)
-                    connection.execute(
-                        self._dialect.translate("INSERT INTO schema_version (version) VALUES (?)"), (version,)
-                    )
-                connection.execute("COMMIT")
-            except BaseException:
-                self._undo(connection)
-                raise
+        with self._begun(self._dialect.begin) as connection:
+            if self.kind == "postgresql":  # else two servers that start at once both make the tables
+                connection.execute("SELECT pg_advisory_xact_lock(7705)")
+            connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+            [(there,)] = connection.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchall()
+            if there > len(wanted):
+                raise UsageError(
+                    f"the store has schema {there}, and this version of Stoker knows {len(wanted)}: "
+                    "use the newer version, or another store"
+                )
+            for version, sql in enumerate(wanted[there:], there + 1):
+                for statement in sql.split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute(
+                    self._dialect.translate("INSERT INTO schema_version (version) VALUES (?)"), (version,)
+                )
+            connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the connections of all threads; a later call opens a new one."""
+        """Close all connections, those in use as soon as they are not; a later call opens a new one."""
         with self._lock:
-            for connection in self._all:
-                connection.close()
-            self._all.clear()
-            self._own = threading.local()
+            waiting, self._waiting, self._open = self._waiting, [], set()
+        for connection in waiting:
+            connection.close()
 
     def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with self._told():
-            found: list[tuple[Any, ...]] = (
-                self._connection().execute(self._dialect.translate(sql), values).fetchall()
-            )
-            return found
+        connection = self._take()
+        try:
+            found: list[tuple[Any, ...]] = connection.execute(self._dialect.translate(sql), values).fetchall()
+        except BaseException as error:
+            self._give_up(connection)
+            if isinstance(error, self._dialect.broken):
+                raise _unreachable(error) from error
+            raise
+        self._give_back(connection)
+        return found
 
-    def _connection(self) -> Connection:
-        made: Connection | None = getattr(self._own, "connection", None)
-        if made is None:
-            made = self._own.connection = self._dialect.connect()
-            with self._lock:
-                self._all.append(made)
-        return made
+    @contextlib.contextmanager
+    def _begun(self, sql: str) -> Iterator[Connection]:
+        """A connection inside a transaction, which the block ends; undone where the block fails."""
+        connection = self._begin(sql)
+        try:
+            yield connection
+        except BaseException as error:
+            self._undo(connection)
+            if isinstance(error, self._dialect.broken):
+                raise _unreachable(error) from error
+            raise
+        self._give_back(connection)
 
     def _begin(self, sql: str) -> Connection:
-        """A connection inside a transaction. One that was lost since it was last used is made again."""
-        connection = self._connection()
+        """Begin a transaction. A connection that was lost since it was last used is made again."""
+        connection = self._take()
         try:
             connection.execute(sql)
         except self._dialect.broken:
-            self._give_up()
-            connection = self._connection()
-            connection.execute(sql)
+            self._give_up(connection)
+            connection = self._take()
+            try:
+                connection.execute(sql)
+            except self._dialect.broken as error:
+                self._give_up(connection)
+                raise _unreachable(error) from error
         return connection
 
     def _undo(self, connection: Connection) -> None:
         try:
             connection.execute("ROLLBACK")
-        except self._dialect.broken:
-            pass  # the connection is gone, and what it had begun with it
+        except self._dialect.broken:  # the connection is gone, and what it had begun with it
+            self._give_up(connection)
+        else:
+            self._give_back(connection)
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the drivers raise when a server or file is gone, as one error; the connection is given up."""
-        try:
-            yield
-        except self._dialect.broken as error:
-            self._give_up()
-            raise DatabaseUnreachable(f"the store does not answer: {str(error).strip()}") from error
-
-    def _give_up(self) -> None:
-        connection: Connection | None = getattr(self._own, "connection", None)
-        if connection is None:
-            return
-        self._own.connection = None
+    def _take(self) -> Connection:
         with self._lock:
-            self._all = [one for one in self._all if one is not connection]
-        try:
+            if self._waiting:
+                return self._waiting.pop()
+        made = self._dialect.connect()
+        with self._lock:
+            self._open.add(made)
+        return made
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            is_kept = connection in self._open and len(self._waiting) < _MOST_WAITING
+            if is_kept:
+                self._waiting.append(connection)
+            else:
+                self._open.discard(connection)
+        if not is_kept:
             connection.close()
-        except self._dialect.broken:
-            pass  # it was broken
+
+    def _give_up(self, connection: Connection) -> None:
+        """Close one that failed, and those that wait: what has ended it has ended them too."""
+        with self._lock:
+            ended, self._waiting = [connection, *self._waiting], []
+            self._open.difference_update(ended)
+        for one in ended:
+            try:
+                one.close()
+            except self._dialect.broken:
+                pass  # it was broken
 
 
 class Snapshot:
@@ -327,6 +354,11 @@ def dialect_of(url: str) -> Sqlite | Postgres:
             f"no store {hide_password(url)!r}: give sqlite:///FILE or postgresql://USER@HOST/DATABASE"
         )
     return Sqlite(Path(url))
+
+
+def _unreachable(error: Exception) -> DatabaseUnreachable:
+    """What the drivers raise when a server or file is gone, as one error."""
+    return DatabaseUnreachable(f"the store does not answer: {str(error).strip()}")
 
 
 def _migrations() -> list[str]:

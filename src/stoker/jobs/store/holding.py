@@ -18,7 +18,10 @@ from stoker.jobs.lease import Lease, goes_on
 from stoker.jobs.states import State
 from stoker.jobs.store import rows
 from stoker.jobs.store.database import Transaction
-from stoker.jobs.store.store import Store, read_job
+from stoker.jobs.store.store import Store, marks, read_job, read_jobs
+
+_FIRST = "(SELECT MIN(place) FROM jobs WHERE state = ? AND needs_card = {line})"
+_HEADS = f"state = ? AND place IN ({_FIRST.format(line=0)}, {_FIRST.format(line=1)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,30 +93,27 @@ class Holding:
 
     # --- the dispatcher's ---------------------------------------------------------------------------
 
-    def queue(self, limit: int = 100) -> list[Job]:
-        """Who waits, the next one first."""
-        found = self._database.read(
-            f"SELECT {rows.JOB} FROM jobs WHERE state = ? ORDER BY place LIMIT ?", (State.QUEUED.value, limit)
-        )
-        return [rows.to_job(row, position=place) for place, row in enumerate(found, 1)]
+    def heads(self) -> list[Job]:
+        """Who is next: the first of those that need a card, and of those that need none; in their order."""
+        return read_jobs(self._database, _HEADS, (State.QUEUED.value,) * 3)
 
     def held(self) -> list[Held]:
         """Jobs that a process has, or should have."""
         wanted = [state.value for state in states.HELD]
         with self._database.snapshot() as do:
-            found = do.read(f"SELECT id, token, beat FROM jobs WHERE state IN ({_marks(wanted)})", wanted)
-            return [
-                Held(job=read_job(do, id_), lease=Lease(job=id_, token=token, beat=beat))
-                for id_, token, beat in found
-            ]
+            found = do.read(f"SELECT id, token, beat FROM jobs WHERE state IN ({marks(wanted)})", wanted)
+            if not found:
+                return []
+            leases = {id_: Lease(job=id_, token=token, beat=beat) for id_, token, beat in found}
+            jobs = read_jobs(do, f"id IN ({marks(list(leases))})", list(leases))
+        return [Held(job=job, lease=leases[job.id]) for job in jobs]
 
     def claim(self, id_: str, *, engine: str) -> Attempt | None:
         """Take a queued job: it is starting, with a new token. None where it is no longer queued."""
         with self._database.transaction() as do:
-            job = read_job(do, id_)
-            if job.state is not State.QUEUED:
+            if do.read("SELECT state FROM jobs WHERE id = ?", (id_,)) != [(State.QUEUED.value,)]:
                 return None
-            number = len(job.attempts) + 1
+            number = len(read_job(do, id_).attempts) + 1
             [(token,)] = do.read(
                 "UPDATE jobs SET token = token + 1, beat = beat + 1, attempt = ? WHERE id = ? "
                 "RETURNING token",
@@ -169,10 +169,12 @@ class Holding:
 
     def deleted(self, *, after: int = 0) -> tuple[list[str], int]:
         """Jobs that were deleted since, and the last number looked at."""
-        found = self._database.read(
-            "SELECT id, job FROM events WHERE kind = 'deleted' AND id > ? ORDER BY id", (after,)
-        )
-        return [job for _, job in found], max([id_ for id_, _ in found], default=after)
+        with self._database.snapshot() as do:
+            [(last,)] = do.read("SELECT last FROM clock")
+            if last == after:
+                return [], after
+            found = do.read("SELECT job FROM events WHERE kind = 'deleted' AND id > ? ORDER BY id", (after,))
+        return [job for (job,) in found], int(last)
 
     # --- the runner's -------------------------------------------------------------------------------
 
@@ -330,7 +332,3 @@ class Holding:
             "UPDATE attempts SET ended = ?, outcome = ?, error = ? WHERE job = ? AND number = ?",
             (self._store.clock(), outcome.value, error, job.id, job.attempts[-1].number),
         )
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))

@@ -1,29 +1,57 @@
 """Rows of the tables as values, and back. No SQL but the columns' names."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
-from stoker.jobs.job import Attempt, Event, Job, Line, Point, Request
+from stoker.jobs.job import Attempt, Event, Job, Request
 from stoker.jobs.states import State
 
 JOB = (
-    "id, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for, "
-    "verdict, gpu, memory, phases, cancel_asked"
-)
-ATTEMPT = "number, token, engine, handle, created, started, ended, outcome, error, first_step, last_step"
+    "id", "number", "request", "state", "created", "started", "ended", "step", "steps", "rate", "eta_s",
+    "error", "waits_for", "verdict", "gpu", "memory", "phases", "cancel_asked",
+)  # fmt: skip
+ATTEMPT = (
+    "number", "token", "engine", "handle", "created", "started", "ended", "outcome", "error", "first_step",
+    "last_step",
+)  # fmt: skip
+# Why a job waits that is not the first of its line: its place says so, and the store need not be told.
+_BEHIND = "waits for those before it in the queue"
 
 
-def to_job(row: Sequence[Any], attempts: Sequence[Attempt] = (), position: int | None = None) -> Job:
-    """A row of `JOB`."""
+def columns(table: str, names: Sequence[str]) -> str:
+    """For a SELECT.
+
+    >>> columns("job", ("id", "name"))
+    'job.id, job.name'
+    """
+    return ", ".join(f"{table}.{name}" for name in names)
+
+
+def to_jobs(found: Iterable[Sequence[Any]]) -> list[Job]:
+    """Rows of `JOB`, the place in the queue and `ATTEMPT`: one for each attempt, or one without."""
+    jobs = []
+    for _, group in groupby(found, key=lambda row: row[0]):
+        rows = list(group)
+        position = len(JOB)
+        attempts = [to_attempt(row[position + 1 :]) for row in rows if row[position + 1] is not None]
+        jobs.append(_to_job(rows[0][:position], attempts, rows[0][position]))
+    return jobs
+
+
+def _to_job(row: Sequence[Any], attempts: Sequence[Attempt], position: int | None) -> Job:
     (id_, number, request, state, created, started, ended, step, steps, rate, eta_s, error, waits_for) = row[
         :13
     ]
     verdict, gpu, memory, phases = (from_text(one) for one in row[13:17])
+    if waits_for is None and position is not None and position > 1:
+        waits_for = _BEHIND
     return Job(
         id=id_,
         number=number,
-        request=Request.from_json(json.loads(request)),
+        request=_request(request),
         state=State(state),
         created=created,
         position=position,
@@ -44,6 +72,12 @@ def to_job(row: Sequence[Any], attempts: Sequence[Attempt] = (), position: int |
     )
 
 
+@lru_cache(maxsize=1000)
+def _request(text: str) -> Request:
+    """What was asked for never changes, and is most of what there is to read of a job."""
+    return Request.from_json(json.loads(text))
+
+
 def to_attempt(row: Sequence[Any]) -> Attempt:
     """A row of `ATTEMPT`."""
     number, token, engine, handle, created, started, ended, outcome, error, first, last = row
@@ -60,18 +94,6 @@ def to_attempt(row: Sequence[Any]) -> Attempt:
         first_step=first,
         last_step=last,
     )
-
-
-def to_point(row: Sequence[Any]) -> Point:
-    """A row of id, job, name, step, value, t."""
-    id_, job, name, step, value, t = row
-    return Point(id=id_, job=job, name=name, step=step, value=value, t=t)
-
-
-def to_line(row: Sequence[Any]) -> Line:
-    """A row of id, job, attempt, t, text."""
-    id_, job, attempt, t, text = row
-    return Line(id=id_, job=job, attempt=attempt, t=t, text=text)
 
 
 def to_event(row: Sequence[Any]) -> Event:

@@ -100,7 +100,7 @@ export function jobPage(main, { id, go }) {
   function verdictPart() {
     const sentence = el("p", { class: "sentence" });
     const told = el("p", { class: "soft", role: "status" });
-    const run = el("button", { type: "button", onclick: examine }, "Run the doctor");
+    const run = el("button", { type: "button", onclick: examine });
     const report = el("a", { class: "button", href: `/api/training${path}/report`, target: "_blank", rel: "noopener" }, "Open the report");
     async function examine() {
       run.disabled = true;
@@ -114,7 +114,10 @@ export function jobPage(main, { id, go }) {
     }
     return {
       node: el("div", { class: "card" }, sentence, told, el("div", { class: "actions" }, run, report)),
-      show({ verdict, doctor, report: isThere, state: at }) {
+      show({ verdict, doctor, report: isThere, state: at, attempts = [] }) {
+        // A healthy run has nothing to cure; why it is called so can be read all the same.
+        write(run, verdict?.cause === "healthy" ? "Show why it is healthy" : "Run the doctor");
+        run.hidden = attempts.length === 0;
         write(sentence, verdict?.sentence ?? (ENDED.has(at) ? "No verdict: too few steps were observed." : "No verdict yet: it comes when enough steps were observed."));
         run.disabled = doctor === "running";
         if (doctor === "running") write(told, "The doctor is at work.");
@@ -156,12 +159,12 @@ export function jobPage(main, { id, go }) {
         busy.node.hidden = vram.node.hidden = !gpu;
         ram.node.hidden = !memory;
         if (gpu) {
-          busy.show(gpu.busy);
+          busy.show(isKnown(gpu.utilisation_percent) ? gpu.utilisation_percent / 100 : null);
           vram.show(part(gpu.used_bytes, gpu.total_bytes), of(gpu.used_bytes, gpu.total_bytes));
         }
         if (memory) ram.show(null, `${bytes(memory.rss_bytes)}, peak ${bytes(memory.peak_bytes)}`);
         write(about, [
-          gpu ? `${gpu.name}.` : "No GPU is held, or it was not measured.",
+          gpu ? `${gpu.name ?? `GPU ${gpu.index}`}.` : "No GPU is held, or it was not measured.",
           isKnown(memory?.device_peak_bytes) && `The training's own peak on the device: ${bytes(memory.device_peak_bytes)}.`,
         ].filter(Boolean).join(" "));
       },
