@@ -16,7 +16,7 @@ ROOT = SOURCE.parent.parent
 # Lower never imports higher.
 LAYERS = (
     "errors", "facts", "feed", "watch", "changes", "scratch",
-    "doctor", "tune", "train", "workloads", "jobs", "cli",
+    "doctor", "tune", "train", "cluster", "workloads", "jobs", "cli",
 )  # fmt: skip
 # May import anything; nothing imports them, except the command line when the verb is used.
 ABOVE_ALL = ("ward", "bench")

@@ -129,6 +129,7 @@ app.command(
     no_args_is_help=True,
 )
 def tune(
+    context: typer.Context,
     script: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The script and its arguments.")
     ] = None,
@@ -163,6 +164,9 @@ def tune(
         str | None, typer.Option(metavar="LOW:HIGH", help="With --lr: from where to where (1e-7:10).")
     ] = None,
     lr_steps: Annotated[int | None, typer.Option(help="With --lr: in how many steps (100).")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="A cluster to tune on, a node of it: ray, or ray://HOST:PORT.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
@@ -176,6 +180,10 @@ def tune(
         {"--strict": strict, "--allow": allow, "--out": out, "--resume": resume, "--dry-run": dry_run,
          "--lr-range": lr_range, "--lr-steps": lr_steps},
     )  # fmt: skip
+    if on is not None:
+        from stoker.cluster import command as cluster
+
+        raise typer.Exit(cluster.tune(context, on, budget=budget, script=script or [], module=module))
     ranks = ranks_to_start(nproc, os.environ)
     if ranks is None:  # under torchrun the first process tunes, and starts all ranks aside
         return
@@ -243,6 +251,7 @@ def export(
 
 @app.command(no_args_is_help=True)
 def stage(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SRC", help="s3://, gs://, az://, https://, or a folder.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The local folder to fill.")],
     classes: Annotated[
@@ -268,6 +277,10 @@ def stage(
     endpoint: Annotated[str | None, typer.Option(help="The store's address, for stores of your own.")] = None,
     region: Annotated[str | None, typer.Option(help="The store's region.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="The bucket is public.")] = False,
+    on: Annotated[
+        str | None, typer.Option(help="A cluster whose nodes share it out: ray, or ray://HOST:PORT.")
+    ] = None,
+    part: Annotated[str | None, typer.Option(metavar="NUMBER/COUNT", hidden=True)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -276,6 +289,16 @@ def stage(
 
     if watch and dry_run:
         raise UsageError("--watch copies and --dry-run does not: give one of them")
+    if on is not None:
+        from stoker.cluster import command as cluster
+
+        if watch:
+            raise UsageError("--watch with --on: nodes stage once; run it again to keep in step")
+        raise typer.Exit(
+            cluster.stage(
+                context, on, source=source, target=target, dry_run=dry_run, quiet=quiet, as_json=as_json
+            )
+        )
     given = {"endpoint": endpoint, "region": region, "skip_signature": True if anonymous else None}
     store = stages.Store(source, options={name: value for name, value in given.items() if value is not None})
     selection = stages.Selection(
@@ -287,6 +310,7 @@ def stage(
         verify=verify,
         ignore_etags=ignore_etags,
         delete=delete,
+        part=stages.parse_part(part),
     )
     work = stages.Stage(store, target, selection, stages.view_for(quiet=quiet))
     outcome = work.watch(every_s=every) if watch else work.run(dry_run=dry_run)
@@ -302,7 +326,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: overhead, truth, holders, feed, tune, workloads, scale, jobs, resumes or faults."
+            help="Which one: overhead, truth, holders, feed, tune, workloads, scale, jobs, resumes or faults."
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
@@ -335,12 +359,12 @@ def bench(
     commit: Annotated[str | None, typer.Option(help="The commit measured, where git cannot tell.")] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="tune, workloads, resumes, faults: where what was measured is kept, to go on."),
+        typer.Option(help="Of those that go on: where what was measured is kept."),
     ] = None,
     stop_after: Annotated[
         float | None,
         typer.Option(
-            min=0, help="tune, workloads, resumes, faults: stop after so many seconds; run again to go on."
+            min=0, help="Of those that go on: stop after so many seconds; run again."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,

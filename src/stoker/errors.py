@@ -41,6 +41,8 @@ StokerError
 ├── TrainingFailed                   a training that cannot go on: no memory, no disk, a loss not finite
 ├── LeaseLost                        a job that is another process's by now
 ├── EngineFailed                     an engine that could not start, find or stop a job
+├── ClusterFailed                    a cluster that cannot be reached, or whose nodes lack what is needed
+│   └── NodeLost                     a node that went away, with what ran on it
 ├── JobsUnreachable (ConnectionError)   no usable answer from a jobs server
 ├── TokenRefused (PermissionError)   a jobs server's token, missing or wrong
 ├── JobEnded                         a job without a result: failed, cancelled or lost
@@ -248,6 +250,18 @@ class LeaseLost(StokerError):
 
 class EngineFailed(StokerError):
     """An engine that could not start, find or stop a job."""
+
+
+class ClusterFailed(StokerError):
+    """A cluster that cannot be reached, or whose nodes lack what is needed."""
+
+
+class NodeLost(ClusterFailed):
+    """A node went away, with what ran on it; `node` is its name."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(f"the node {node} was lost: {reason}")
+        self.node = node
 
 
 class JobsUnreachable(StokerError, ConnectionError):

@@ -5,12 +5,18 @@
 A line is written after its file has its name, so a killed run can leave a file without its line (checked or
 copied again next time) but no line without its file. A line that a kill cut off is left out. Several
 processes may append: a line is one write.
+
+Machines that share a folder cannot: NFS has no appending. Each part of a staging that is shared out writes to
+`.stoker-stage-<token>.jsonl`, locked while it does. They count as the manifest does, and the next run that
+stages a whole set folds them into it.
 """
 
 import json
 import os
+import secrets
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +25,11 @@ from stoker.errors import NotPermitted, UsageError
 from stoker.feed.sources.listing import Entry
 from stoker.feed.whole_file import whole_file
 
+if sys.platform != "win32":
+    import fcntl
+
 NAME = ".stoker-stage.jsonl"
+OF_PART = ".stoker-stage-"
 SCHEMA = 1
 
 
@@ -46,11 +56,12 @@ class Line:
 
 
 class Manifest:
-    """A folder's manifest, opened when first written to or asked."""
+    """A folder's manifest, opened when first written to or asked; of a `part`, in a file of its own."""
 
-    def __init__(self, folder: Path, source: str) -> None:
+    def __init__(self, folder: Path, source: str, *, part: bool = False) -> None:
         self._file: int | None = None
         self.path = folder / NAME
+        self._own = folder / f"{OF_PART}{secrets.token_hex(8)}.jsonl" if part else self.path
         self._source = source
         self._lock = threading.Lock()
 
@@ -87,13 +98,45 @@ class Manifest:
         """A file is no longer there."""
         self._append({"key": key, "removed": True})
 
-    def rewrite(self, lines: Iterable[Line]) -> None:
-        """These lines alone, in place of all there are."""
+    def fold(self) -> None:
+        """The newest line for each key alone, by their keys, in one file; those of parts that are over too."""
         self.close()
-        with whole_file(self.path) as out:
-            out.write(_encode({"schema": SCHEMA, "source": self._source}))
-            for line in lines:
-                out.write(_encode(asdict(line)))
+        over = list(self._parts_over())
+        try:
+            lines = self.lines()
+            with whole_file(self.path) as out:
+                out.write(_encode({"schema": SCHEMA, "source": self._source}))
+                for key in sorted(lines):
+                    out.write(_encode(asdict(lines[key])))
+            for path, _ in over:
+                path.unlink(missing_ok=True)
+        finally:
+            for _, lock in over:
+                os.close(lock)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether parts of a staging have left lines that are not folded in."""
+        return any(self._parts())
+
+    def _parts(self) -> Iterator[Path]:
+        return self.path.parent.glob(f"{OF_PART}*.jsonl")
+
+    def _parts_over(self) -> Iterator[tuple[Path, int]]:
+        """Files of parts that nobody writes to any more, held by a lock each."""
+        if sys.platform == "win32":
+            return
+        for path in sorted(self._parts()):
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # its part is at work, here or on another machine
+                os.close(file)
+            else:
+                yield path, file
 
     def close(self) -> None:
         """Let go of the file; the next line opens it again."""
@@ -112,7 +155,9 @@ class Manifest:
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        file = os.open(self.path, flags, 0o644)
+        file = os.open(self._own, flags, 0o644)
+        if self._own != self.path and sys.platform != "win32":
+            fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file).st_size
         if size == 0:
             os.write(file, _encode({"schema": SCHEMA, "source": self._source}))
@@ -122,14 +167,19 @@ class Manifest:
                 os.write(file, b"\n")
         return file
 
-    def _values(self) -> Iterable[dict[str, Any]]:
+    def _values(self) -> Iterator[dict[str, Any]]:
+        yield from self._values_of(self.path)
+        for part in sorted(self._parts()):
+            yield from self._values_of(part)
+
+    def _values_of(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
-            file = self.path.open("rb")
+            file = path.open("rb")
         except FileNotFoundError:
             return
         except OSError as error:
             raise NotPermitted(
-                f"{self.path} cannot be read: {error.strerror}; check its rights, or give another folder"
+                f"{path} cannot be read: {error.strerror}; check its rights, or give another folder"
             ) from error
         with file:
             for line in file:

@@ -9,6 +9,7 @@ only parts under names of their own, which the next run removes, and that run go
 """
 
 import contextlib
+import errno
 import sys
 import threading
 import time
@@ -32,21 +33,24 @@ from stoker.feed.sources.class_folders import Globs, pick_classes
 from stoker.feed.sources.listing import Entry, Listing
 from stoker.feed.sources.objects import Store
 from stoker.feed.stage_copy import Copier
-from stoker.feed.stage_plan import LOCK, Plan, Target, is_ours, make_plan, require_room
+from stoker.feed.stage_plan import LOCK, Plan, Target, in_part, is_ours, make_plan, require_room
 from stoker.feed.stage_view import Cancelled, Progress, SilentView, View, view_for
 from stoker.feed.whole_file import remove_leftovers
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Outcome", "Selection", "Stage", "Store", "parse_classes", "summary", "view_for"]
+__all__ = ["Outcome", "Selection", "Stage", "Store", "parse_classes", "parse_part", "summary", "view_for"]
 
 _TICK_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What is staged, and how. `classes`: a number by the seed, or names of first-level folders."""
+    """What is staged, and how. `classes`: a number by the seed, or names of first-level folders.
+
+    `part`: one of so many, counted from 0; the others are staged by other processes, here or elsewhere.
+    """
 
     classes: int | Sequence[str] | None = None
     seed: int = 0
@@ -56,6 +60,7 @@ class Selection:
     verify: bool = False
     ignore_etags: bool = False
     delete: bool = False
+    part: tuple[int, int] | None = None
 
 
 @dataclass(kw_only=True)
@@ -104,7 +109,7 @@ class Stage:
             raise UsageError(f"{self.folder} lies in {origin} and would be a copy of it; give another folder")
         self._globs = Globs(self.selection.include, self.selection.exclude)
         self._target = Target(self.folder)
-        self._manifest = Manifest(self.folder, store.url)
+        self._manifest = Manifest(self.folder, store.url, part=self.selection.part is not None)
         self._lock = threading.Lock()
         self._copier = Copier(store, self._target, ignore_etags=self.selection.ignore_etags)
 
@@ -116,7 +121,10 @@ class Stage:
             self._tell(outcome, self._plan(dry_run=True))
         else:
             with self._alone():
-                outcome.leftovers = remove_leftovers(self.folder)
+                if self.selection.part is None:
+                    outcome.leftovers = remove_leftovers(self.folder)
+                    if self._manifest.has_parts:
+                        self._manifest.fold()
                 plan = self._plan(dry_run=False)
                 self._tell(outcome, plan)
                 self._carry_out(plan, outcome)
@@ -152,7 +160,8 @@ class Stage:
         removed = tuple(
             key
             for key in lines
-            if found.find(key) is None
+            if self.selection.part is None  # the run for the whole set looks after those
+            and found.find(key) is None
             and self._globs.match(key)
             and (taken is None or key.partition("/")[0] in taken)
         )
@@ -164,17 +173,18 @@ class Stage:
 
     def _select(self, found: Listing) -> tuple[Listing, tuple[str, ...]]:
         """What is wanted; and names that are staging's own, and empty objects that stand for folders."""
+        part = self.selection.part
         folders = {key.rpartition("/")[0] for key in found.keys}
         wanted: list[int] = []
         skipped: list[str] = []
         for number, key in enumerate(found.keys):
-            if not self._globs.match(key):
+            if not self._globs.match(key) or (part is not None and not in_part(key, part)):
                 continue
             if is_ours(key) or (found.sizes[number] == 0 and key in folders):
                 skipped.append(key)
             else:
                 wanted.append(number)
-        if not wanted:
+        if not wanted and part is None:
             raise UsageError(
                 f"nothing to stage from {self.store.url}: {len(found):,} objects, none of them chosen; check "
                 "the address and the patterns"
@@ -191,7 +201,7 @@ class Stage:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """One run at a time in a folder."""
+        """One run at a time in a folder; its parts side by side, each with a manifest of its own."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / LOCK).open("a+b")
@@ -200,7 +210,7 @@ class Stage:
                 f"cannot write to {self.folder}: {error.strerror}; give a folder that this user may write to"
             ) from error
         with file:
-            if sys.platform != "win32":
+            if sys.platform != "win32" and self.selection.part is None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
@@ -234,13 +244,16 @@ class Stage:
             finally:
                 progress.cancelled.set()
                 self.view.finish(progress)
+        if self.selection.part is not None:
+            return
         if self.selection.delete:
             self._delete(outcome)
-        lines = self._manifest.lines()
         try:
-            self._manifest.rewrite(lines[key] for key in sorted(lines))
-        except OSError:
-            pass  # no room for another copy of it: the lines as they were appended say the same
+            self._manifest.fold()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # No room for another copy of it: the lines as they were appended say the same.
 
     def _await(self, labours: list[Future[None]], progress: Progress) -> None:
         """Until all are done, or one fails."""
@@ -291,6 +304,16 @@ def parse_classes(text: str | None) -> int | list[str] | None:
     if text is None:
         return None
     return int(text) if text.isdecimal() else [name for name in text.split(",") if name]
+
+
+def parse_part(text: str | None) -> tuple[int, int] | None:
+    """`--part` as it was given: `0/16` is the first of sixteen."""
+    if text is None:
+        return None
+    number, is_given, count = text.partition("/")
+    if not (is_given and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise UsageError(f"--part {text} is no part: write 0/16 for the first of sixteen, 15/16 for the last")
+    return int(number), int(count)
 
 
 def summary(outcome: Outcome) -> str:

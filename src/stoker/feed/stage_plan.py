@@ -5,14 +5,15 @@ import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import NoSpace, NotPermitted, UsageError
-from stoker.feed.manifest import NAME, Line
-from stoker.feed.sources.listing import Entry, Listing
+from stoker.feed.manifest import NAME, OF_PART, Line
+from stoker.feed.sources.listing import Entry, Listing, encode
 from stoker.feed.whole_file import PART
 
 LOCK = ".stoker-stage.lock"
@@ -100,7 +101,7 @@ def _fault_of(key: str) -> str | None:
 
 def is_ours(key: str) -> bool:
     """Whether a key has one of the names that staging uses for itself."""
-    return key in (NAME, LOCK) or key.rpartition("/")[2].startswith(PART)
+    return key in (NAME, LOCK) or key.startswith(OF_PART) or key.rpartition("/")[2].startswith(PART)
 
 
 def folds_case(folder: Path) -> bool:
@@ -161,6 +162,12 @@ def make_plan(
         removed=removed,
         skipped=skipped,
     )
+
+
+def in_part(key: str, part: tuple[int, int]) -> bool:
+    """Whether an object belongs to this part, of so many: by its key alone, so that all machines agree."""
+    number, count = part
+    return int.from_bytes(blake2b(encode(key), digest_size=8).digest()) % count == number
 
 
 def md5_of(entry: Entry) -> str | None:

@@ -15,6 +15,7 @@ if sys.platform != "win32":
     import fcntl
 
 CHECKPOINTS = "checkpoints"
+_LOCK = ".lock"
 _OF_A_RUN = (
     CHECKPOINTS,
     "metrics.jsonl",
@@ -46,7 +47,7 @@ def taken(folder: Path) -> Iterator[None]:
     """Nobody else trains into the folder inside the block; a killed process holds it no longer."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        opened = (folder / ".lock").open("w")
+        opened = (folder / _LOCK).open("w")
     except OSError as error:
         raise NotPermitted(
             f"cannot train into {folder}: {error.strerror or error}; choose another folder with --out"
@@ -64,6 +65,21 @@ def taken(folder: Path) -> Iterator[None]:
             yield
         finally:
             _HELD.discard(lock)
+
+
+def is_taken(folder: Path) -> bool:
+    """Whether a process trains into the folder now, on this machine or, on shared storage, on another."""
+    try:
+        lock = (folder / _LOCK).open("r+")
+    except FileNotFoundError:
+        return False
+    with lock:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+    return False
 
 
 def put_aside(folder: Path) -> Path | None:

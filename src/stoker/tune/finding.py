@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from stoker.changes import Kind
@@ -100,7 +101,9 @@ def find(
     # One that cannot be resumed is refused before the diagnosis, which takes long.
     resumed = None if resume is None else Ledger.resume(resume, about)
     told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
-    ledger = resumed or Ledger.begin(home / "tune" / new_name(), {**about, "diagnosis": str(told.record)})
+    ledger = resumed or Ledger.begin(
+        home / "tune" / new_name(), {**about, "host": gethostname(), "diagnosis": str(told.record)}
+    )
     scores = home / calibration.NAME
 
     def scored(one: Tried) -> None:

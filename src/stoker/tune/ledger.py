@@ -94,4 +94,5 @@ def _trial(told: Mapping[str, Any]) -> Trial:
         vram=told["vram"],
         told=tuple(told["told"]),
         record=None if told["record"] is None else Path(told["record"]),
+        host=told.get("host"),
     )

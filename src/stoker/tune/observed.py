@@ -1,5 +1,7 @@
 """The diagnosis as a run of the script as it is: the stretch in which it only observed the loop."""
 
+from socket import gethostname
+
 from stoker.doctor.examination import Diagnosis
 from stoker.tune.stretches import LEAST_STEPS, epoch_of, length, rates
 from stoker.tune.trial import Trial
@@ -41,4 +43,5 @@ def trial_of(told: Diagnosis) -> Trial | None:
         vram=None,
         told=(),
         record=told.record,
+        host=gethostname(),
     )

@@ -6,6 +6,7 @@ Of several ranks each is a process; they begin and end together, and what stops 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 from statistics import median
 from typing import Any, Literal
 
@@ -25,7 +26,10 @@ Outcome = Literal["measured", "stopped", "failed", "crashed", "hung", "short", "
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What came of one. `first`: seconds to the end of its first step (imports, cold files, compiling)."""
+    """What came of one. `first`: seconds to the end of its first step (imports, cold files, compiling).
+
+    `host`: the machine that it ran on; rates are compared within one. None: not known.
+    """
 
     settings: Mapping[str, Any]
     outcome: Outcome
@@ -36,6 +40,7 @@ class Trial:
     vram: int | None
     told: tuple[str, ...]
     record: Path | None
+    host: str | None = None
 
     @property
     def rate(self) -> float | None:
@@ -59,6 +64,7 @@ class Trial:
             "vram": self.vram,
             "told": list(self.told),
             "record": None if self.record is None else str(self.record),
+            "host": self.host,
         }
 
 
@@ -121,6 +127,7 @@ def read(settings: Mapping[str, Any], result: Result, record: Path, ranks: int =
         vram=max(taken, default=None),
         told=tuple(dict.fromkeys(line for body in measured for line in body["told"])),  # ranks say the same
         record=record if (record / "run.json").exists() else None,
+        host=gethostname(),
     )
 
 

@@ -103,7 +103,8 @@ class Tuner:
     """Holds a search. `ceiling` is how much faster the script would be if it only computed.
 
     `scored` is given each candidate of which something was run now: a search that is resumed is not to score
-    again what it finds in its ledger.
+    again what it finds in its ledger. `host` is the machine of the last trial: one that is resumed elsewhere
+    keeps what was decided, and compares nothing of the one machine with the other.
     """
 
     search: Search
@@ -116,6 +117,7 @@ class Tuner:
     scored: Callable[[Tried], None] = lambda tried: None
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
+    host: str | None = None
     _probes: list[Probe] = field(default_factory=list)
     _probe_took: float | None = None
 
@@ -123,15 +125,7 @@ class Tuner:
         """Try candidates until none is left, little is left to gain, or time is over."""
         for _ in range(2):  # two, to know how much runs of the same settings differ
             self._run({})
-        if not self._rates({}):
-            last = self.runs[_key({})][-1]
-            cure = "run it as it stands first, or give it longer with --budget SECONDS"
-            if last.outcome == "thrashed" or "OutOfMemory" in last.reason:
-                cure = (
-                    "memory is what limits it: find a part of the batch that fits, stoker tune --micro-batch"
-                )
-            told = f"the script could not be measured as it is ({last.outcome}: {last.reason})"
-            raise TrialFailed(f"{told}. What to do: {cure}")
+        self._require_rate({})
         stopped = "nothing more is worth trying"
         for candidate in self.search.candidates():
             if stop := self._enough(candidate):
@@ -255,7 +249,34 @@ class Tuner:
         self.tell(f"run {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
         trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left() - spare))
         self.runs.setdefault(key, []).append(trial)
+        moved = not self._is_here(trial)
+        self.host = trial.host or self.host
+        if moved:
+            self._begin_anew()
         return trial
+
+    def _begin_anew(self) -> None:
+        """On another machine: what changes are compared with is measured there too."""
+        self.tell(f"on {self.host} now: what was kept is measured anew")
+        for settings in ({}, dict(self.search.kept)):
+            for _ in range(2 - len(self._rates(settings))):
+                self._run(settings)
+            self._require_rate(settings)
+
+    def _is_here(self, trial: Trial) -> bool:
+        """Whether it ran on the machine of the last one; where that is not known it did."""
+        return None in (self.host, trial.host) or trial.host == self.host
+
+    def _require_rate(self, settings: Mapping[str, Any]) -> None:
+        if self._rates(settings):
+            return
+        last = self.runs[_key(settings)][-1]
+        cure = "run it as it stands first, or give it longer with --budget SECONDS"
+        if last.outcome == "thrashed" or "OutOfMemory" in last.reason:
+            cure = "memory is what limits it: find a part of the batch that fits, stoker tune --micro-batch"
+        how = f"with {_key(settings)}" if settings else "as it is"
+        told = f"the script could not be measured {how} ({last.outcome}: {last.reason})"
+        raise TrialFailed(f"{told}. What to do: {cure}")
 
     def _was_held_up(self, trial: Trial) -> bool:
         """Whether others used the machine in a trial, as they do not in all of the script's."""
@@ -263,10 +284,17 @@ class Tuner:
         return trial.rates is not None and trial.rates.disturbed and not all(plain)
 
     def _rates(self, settings: Mapping[str, Any]) -> list[tuple[float, ...]]:
-        return [found.each for found in _counting(self.runs.get(_key(settings), []))]
+        """Of this machine."""
+        here = [trial for trial in self.runs.get(_key(settings), []) if self._is_here(trial)]
+        return [found.each for found in _counting(here)]
 
     def _ratio(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ratio:
-        known = {key: [found.each for found in _counting(runs)] for key, runs in self.runs.items()}
+        known: dict[str, list[tuple[float, ...]]] = {}
+        for key, runs in self.runs.items():
+            for host in {trial.host for trial in runs}:
+                # How much runs differ is learnt from all machines, each by itself.
+                same = _counting([trial for trial in runs if trial.host == host])
+                known[f"{key} on {host}"] = [found.each for found in same]
         spread = spread_of({key: rates for key, rates in known.items() if rates})
         return compare(self._rates(before), self._rates(after), spread)
 

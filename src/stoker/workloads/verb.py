@@ -9,6 +9,7 @@ from stoker.workloads import NAMES, find
 
 
 def train(
+    context: typer.Context,
     workload: Annotated[str, typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.")],
     setting: Annotated[
         list[str] | None,
@@ -22,9 +23,23 @@ def train(
     ] = False,
     find_lr: Annotated[bool, typer.Option("--find-lr", help="Sweep the learning rate, and stop.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings, and stop.")] = False,
+    on: Annotated[
+        str | None, typer.Option(help="A cluster to train on, all its nodes: ray, or ray://HOST:PORT.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Train one of the four reference workloads; goes on where it stopped. Made data need no path."""
+    if on is not None:
+        from stoker.cluster import command as cluster
+        from stoker.train.config_file import load
+
+        others = {"--compare": compare, "--find-lr": find_lr, "--show-config": show_config}
+        code = cluster.train(
+            context, on, folder=out or Path("runs") / workload,
+            train=load(find(workload).config, config, setting or []).train, config=config, fresh=fresh,
+            unread=[name for name, given in others.items() if given],
+        )  # fmt: skip
+        raise typer.Exit(code)
     from stoker.train import command
 
     code = command.go(

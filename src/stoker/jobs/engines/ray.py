@@ -56,6 +56,8 @@ class RayEngine:
             self._client.submit_job(
                 entrypoint=shlex.join(words),
                 submission_id=handle,
+                # Without a core of its own Ray would run every job on the head, whatever nodes there are.
+                entrypoint_num_cpus=1,
                 entrypoint_num_gpus=job.request.gpus or None,
                 entrypoint_memory=job.request.ram_bytes,
                 runtime_env={"env_vars": self._settings.to_environment()},

@@ -1,0 +1,196 @@
+"""Hosts on one machine, each in namespaces of its own: processes, network, mounts and a name.
+
+A host is lost by killing the first of its processes: the kernel kills the others with it. It is cut off, and
+loses packets, by nftables inside it.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from .wire import Wire, open_tun
+
+_PREFIX = 24
+_MTU = 9000
+RAY = str(Path(sys.executable).parent / "ray")
+# Ray's own patience is minutes; a test's is not. On two busy cores a node takes long to start.
+_QUICK = {
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "4000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+    "RAY_raylet_start_wait_time_s": "240",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def why_not() -> str | None:
+    """Why hosts cannot be made here."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "hosts in namespaces need Linux, and root"
+    for program in ("ip", "nft", "unshare", "nsenter"):
+        if shutil.which(program) is None:
+            return f"hosts in namespaces need the program {program} (Debian: iproute2, nftables, util-linux)"
+    if not Path("/dev/net/tun").exists():
+        return "hosts in namespaces need /dev/net/tun"
+    tried = subprocess.run(["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True)
+    return None if tried.returncode == 0 else f"no namespaces can be made: {tried.stderr.decode().strip()}"
+
+
+class Host:
+    """One machine of a network."""
+
+    def __init__(self, network: "Network", name: str, address: str, disks: Sequence[Path]) -> None:
+        self.name = name
+        self.address = address
+        self._network = network
+        self._disks = disks
+        self._first: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+
+    def boot(self) -> None:
+        """Its namespaces, its network, its disks; nothing runs on it yet."""
+        self._first = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+             "sh", "-c", "echo here; exec sleep infinity"],
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._first.stdout is not None
+        assert self._first.stdout.readline() == b"here\n"
+        self._first.stdout.close()
+        children = Path(f"/proc/{self._first.pid}/task/{self._first.pid}/children").read_text().split()
+        self._pid = int(children[0])
+        device = f"st{secrets.token_hex(4)}"
+        tun = open_tun(device)
+        try:
+            _run("ip", "link", "set", device, "netns", str(self._pid))
+            self.run("ip", "link", "set", device, "name", "wire0")
+            self.run("ip", "addr", "add", f"{self.address}/{_PREFIX}", "dev", "wire0")
+            self.run("ip", "link", "set", "wire0", "mtu", str(_MTU), "up")
+            self.run("ip", "link", "set", "lo", "up")
+        except BaseException:
+            os.close(tun)
+            raise
+        self._network.wire.attach(self.address, tun)
+        self.run("hostname", self.name)
+        # Ray's sessions and shared memory are a machine's own, as its disks are.
+        for place, size in (("/dev/shm", "400m"), ("/tmp/ray", "400m"), *((str(d), "64m") for d in self._disks)):
+            self.run("mkdir", "-p", place)
+            self.run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place)
+        self.run("nft", "-f", "-", text="table inet faults { chain input { type filter hook input priority 0; }; "
+                 "chain output { type filter hook output priority 0; }; }")  # fmt: skip
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it was booted and not lost."""
+        return self._first is not None and self._first.poll() is None
+
+    def command(self, *words: str) -> list[str]:
+        """A command as it is started on the host."""
+        return ["nsenter", f"--target={self._pid}", "--net", "--mount", "--uts", "--pid", f"--wd={Path.cwd()}", *words]
+
+    def run(self, *words: str, text: str | None = None, env: Mapping[str, str] | None = None, limit: float = 60) -> str:
+        """A command to its end; what it printed."""
+        return _run(*self.command(*words), text=text, env=env, limit=limit)
+
+    def lose(self) -> None:
+        """Power off: every process is gone at once, and nothing is said."""
+        if self._first is not None:
+            self._first.send_signal(signal.SIGKILL)
+            self._first.wait(timeout=30)
+
+    def cut(self) -> None:
+        """Nothing comes in or goes out any more, and nobody is told."""
+        self.drop(100)
+
+    def drop(self, percent: int) -> None:
+        """Of all packets that come in or go out, so many of a hundred are lost."""
+        self.mend()
+        for chain in ("input", "output"):
+            way = "iifname" if chain == "input" else "oifname"
+            self.run("nft", "add", "rule", "inet", "faults", chain, way, "wire0",
+                     "numgen", "random", "mod", "100", "<", str(percent), "counter", "drop")  # fmt: skip
+
+    def mend(self) -> None:
+        """All packets pass again."""
+        self.run("nft", "flush", "chain", "inet", "faults", "input")
+        self.run("nft", "flush", "chain", "inet", "faults", "output")
+
+    @property
+    def dropped(self) -> int:
+        """Packets that were lost since `drop`."""
+        words = self.run("nft", "list", "table", "inet", "faults").split()
+        return sum(int(words[at + 1]) for at, word in enumerate(words) if word == "packets")
+
+    # --- Ray ----------------------------------------------------------------------------------------
+
+    def start_head(self, *, dashboard: bool) -> None:
+        """Ray's head, as a shell of the host would start it."""
+        self._start_ray(
+            "--head", "--port=6379", "--ray-client-server-port=10001",
+            f"--include-dashboard={'true' if dashboard else 'false'}", "--dashboard-host=0.0.0.0",
+        )  # fmt: skip
+
+    def join(self, head: "Host") -> None:
+        """A node of another's cluster."""
+        self._start_ray(f"--address={head.address}:6379")
+
+    def stop_ray(self) -> None:
+        """End all of Ray here, as its own command does."""
+        self.run(RAY, "stop", "--force", limit=120)
+
+    def _start_ray(self, *words: str) -> None:
+        # Jobs find `python` on the path, and the package on its own path.
+        paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        env = {**os.environ, **_QUICK, "PATH": os.pathsep.join(paths), "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.run(
+            RAY, "start", *words, f"--node-ip-address={self.address}", "--num-cpus=1", "--num-gpus=0",
+            "--object-store-memory=80000000", "--disable-usage-stats", env=env, limit=300,
+        )  # fmt: skip
+
+
+class Network:
+    """Hosts on one wire, and this machine on it as well."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._net = f"10.{200 + secrets.randbelow(50)}.{secrets.randbelow(250)}"
+        self.address = f"{self._net}.254"
+        self.hosts: list[Host] = []
+        device = f"st{secrets.token_hex(4)}"
+        tun = open_tun(device)
+        _run("ip", "addr", "add", f"{self.address}/{_PREFIX}", "dev", device)
+        _run("ip", "link", "set", device, "mtu", str(_MTU), "up")
+        wire.attach(self.address, tun)
+
+    def add(self, name: str, disks: Sequence[Path] = ()) -> Host:
+        """A host, booted. `disks` are folders that are its own under the same path as elsewhere."""
+        host = Host(self, name, f"{self._net}.{len(self.hosts) + 1}", disks)
+        self.hosts.append(host)
+        host.boot()
+        return host
+
+
+@contextlib.contextmanager
+def network() -> Iterator[Network]:
+    """A network that is gone at the end, with all that ran on its hosts."""
+    with Wire() as wire:
+        made = Network(wire)
+        try:
+            yield made
+        finally:
+            for host in made.hosts:
+                host.lose()
+
+
+def _run(*words: str, text: str | None = None, env: Mapping[str, str] | None = None, limit: float = 60) -> str:
+    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=limit, env=env)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
+    return done.stdout
