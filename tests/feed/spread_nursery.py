@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from stoker.feed.choice import Room
 from stoker.feed.company import Company
 from stoker.feed.holding import Holding
 from stoker.feed.prefetch import Inline
+from stoker.feed.sources.base import Indices, Source
 from stoker.feed.tiers import spread
 from stoker.feed.tiers.spread import SpreadRows
 
@@ -42,6 +44,7 @@ LENGTH, NUMBERS, GLOBAL, SEED = (
 )  # the last of 7 batches has 5 samples: padded for 2 and 4 ranks
 ROW = 4 * NUMBERS + 8
 CARD = LENGTH * ROW
+MANY = 600_001
 # Samples that are sent at a time: so few that an exchange takes several rounds.
 AT_ONCE = 5
 
@@ -209,6 +212,35 @@ def learn_the_need(rank: int, version: str) -> Any:
         return {"epochs": found}
 
 
+class Many(Source):
+    """Samples that carry their number, and little else."""
+
+    def __len__(self) -> int:
+        return MANY
+
+    def read(self, indices: Indices) -> Any:
+        numbers = torch.from_numpy(indices.copy())
+        return {"number": numbers, "label": (numbers % 251).to(torch.uint8)}
+
+    def fingerprint(self) -> str:
+        return "many"
+
+
+def train_many(rank: int, epochs: int) -> Any:
+    """A digest of the numbers of all samples that came, epoch by epoch."""
+    card(MANY * 9)
+    spread._ROUND_BYTES = 1 << 17
+    found = []
+    with closing(Feed(Many(), global_batch_size=4096, shuffle=True, device="cpu", reserve=0)) as feed:
+        for _ in range(epochs):
+            hashed = blake2b()
+            for batch in feed:
+                assert torch.equal(batch["label"], (batch["number"] % 251).to(torch.uint8))
+                hashed.update(batch["number"].numpy().tobytes())
+            found.append(hashed.hexdigest())
+        return {"epochs": found, "tier": feed.tier}
+
+
 class Net(nn.Module):
     """Something to train on the samples."""
 
@@ -264,7 +296,7 @@ DOES: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory,
-        learn_the_need, train_model,
+        learn_the_need, train_many, train_model,
     )
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from feed.numbered import Numbered
 from feed.nursery import Nursery
-from feed.spread_nursery import AT_ONCE, CARD, GLOBAL, LENGTH, NUMBERS, ROW, SEED, Told, tell
+from feed.spread_nursery import AT_ONCE, CARD, GLOBAL, LENGTH, MANY, NUMBERS, ROW, SEED, Told, tell
 from stoker.feed.exchange import rows_of, share_of
 from stoker.feed.order import Order
 
@@ -96,9 +97,18 @@ def test_a_loop_goes_on_with_any_number_of_ranks(run: Run) -> None:
     assert len(found) == 28
 
 
-def test_a_rank_killed_amid_an_exchange_ends_the_others_with_a_word(run: Run) -> None:
-    """At once, not after ten minutes; and nothing that they held is taken for whole."""
-    told = run("be_killed", 4, killed=2, victim=2, sends=5)
+@pytest.mark.parametrize(
+    ("victim", "sends"),
+    [
+        (2, 5),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in [(0, 1), (0, 8), (1, 2), (3, 1), (3, 7)]),
+    ],
+)
+def test_a_rank_killed_amid_an_exchange_ends_the_others_with_a_word(
+    run: Run, victim: int, sends: int
+) -> None:
+    """At once, not after half an hour; and nothing that they held is taken for whole."""
+    told = run("be_killed", 4, killed=victim, victim=victim, sends=sends)
     for one in told:
         assert one["error"] == "RankLost"
         assert "could not exchange samples with the 3 others" in one["text"]
@@ -185,6 +195,19 @@ def test_every_order_in_which_a_sample_comes_once(run: Run, ranks: int, options:
         asked.subtract(one["epochs"][3]["asked"][:1])  # looked at
     assert max(asked.values()) <= 2  # twice: the padding of the first epoch's last batch
     assert sum(count > 1 for count in asked.values()) < ranks
+
+
+@pytest.mark.slow
+def test_as_many_samples_as_in_a_field_note(run: Run) -> None:
+    """600,001 of them over 4 ranks, each in its place in three epochs."""
+    order = Order(length=MANY, batch_size=4096, shuffle=True)
+    for rank, one in enumerate(run("train_many", 4, epochs=3)):
+        assert one["tier"] == "spread"
+        for epoch, found in enumerate(one["epochs"]):
+            hashed = blake2b()
+            for shard in order.shards(epoch, rank=rank, world_size=4):
+                hashed.update(shard.samples.tobytes())
+            assert found == hashed.hexdigest()
 
 
 @pytest.mark.slow

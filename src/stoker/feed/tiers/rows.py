@@ -173,7 +173,8 @@ def bring(places: Sequence[Indices], device: torch.device) -> torch.Tensor:
     """The numbers of several batches on the device, moved at one go behind the work that is queued there."""
     numbers = torch.from_numpy(np.concatenate(places))
     if device.type == "cuda":  # from memory that is not pinned, the copy would wait for all of that work
-        numbers = numbers.pin_memory().to(device, non_blocking=True)
+        pinned = numbers.pin_memory() if len(numbers) else numbers
+        numbers = pinned.to(device, non_blocking=True)
     return numbers
 
 
