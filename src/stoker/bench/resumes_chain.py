@@ -56,7 +56,7 @@ class Runner:
         try:
             write_shards(self._chain.origin, self._chain.salt, self._chain.device)
             self._stage()
-            alone = self._train_alone(ALONE)
+            alone = self._train_alone(replace(ALONE, fresh=self._room.cards))
             same = self._train_same(alone)
             self._train(alone)
             found = read_trained(self._out)
@@ -126,7 +126,7 @@ class Runner:
         if steady is None:
             return None
         start = replace(ALONE, ranks=steady.ranks, micro_batch=steady.micro_batch)
-        return alone if start == ALONE else self._train_alone(start)
+        return alone if start == ALONE else self._train_alone(replace(start, fresh=self._room.cards))
 
     # --- the training -----------------------------------------------------------------------------
 
@@ -135,7 +135,8 @@ class Runner:
         kept, blows = 0, 0
         while True:
             start = draw_start(self._chance, self._plan.steady, self._room)
-            if (self._begun + len(self.starts)) % FRESH == FRESH - 1:
+            # A process that is forked from one that has looked for cards cannot use one.
+            if self._room.cards or (self._begun + len(self.starts)) % FRESH == FRESH - 1:
                 start = replace(start, fresh=True, workers=min(1, start.workers))
             blow = draw_blow(self._chance, start) if blows < MOST else None
             if blow is not None and blow.aim in ("disk", "ram"):

@@ -142,9 +142,9 @@ def page(results: Sequence[Result]) -> str:
         "without the kills, generators included, though the way of the samples and the readers change. Where "
         "they changed, sums have another order: its losses and weights must be "
         f"within {LIMIT:g} of the largest.\n",
-        f"Ranks are forked by a server that has imported torch; every {FRESH}th start is of new interpreters "
-        "with spawned readers. Moments are aimed at places, after a random part of the time that is spent "
-        "there, and counted by where the killed process was.\n",
+        f"Ranks are forked by a server that has imported torch; every {FRESH}th start, and with a card every "
+        "one, is of new interpreters with spawned readers. Moments are aimed at places, after a random part "
+        "of the time that is spent there, and counted by where the killed process was.\n",
         "`stoker bench resumes --state DIR --stop-after 600`, again until it is whole.\n",
     ]
     for result in results:
