@@ -347,7 +347,8 @@ def test_who_is_to_be_hit_waits_for_it_amid_a_write(tmp_path: Path) -> None:
     assert (page.held, page.where, page.entered("ram")) == (os.getpid(), "ram", 2)
     page.release()
     writer.join(60)
-    assert page.held is None and not page.is_inside("ram")
+    assert not page.is_inside("ram")
+    assert Page(tmp_path / "page").held is None
 
 
 EVENT = {
