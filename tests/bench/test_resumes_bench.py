@@ -1,8 +1,11 @@
 """`stoker bench resumes`: its judge finds what is wrong, its sums are exact, and a small campaign runs."""
 
 import json
+import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -323,6 +326,29 @@ def test_a_page_says_where_a_process_is(tmp_path: Path) -> None:
         assert page.where == "disk"
     assert page.where == "step" and page.entered("disk") == 1
     assert page.seconds("disk") is not None and page.seconds("step") is None
+
+
+def test_who_is_to_be_hit_waits_for_it_amid_a_write(tmp_path: Path) -> None:
+    """At the piece that was ordered, until it is released; where nobody comes, it goes on by itself."""
+    page = Page(tmp_path / "page")
+    telling = Telling(Page(tmp_path / "page"))
+    page.order("ram", nth=2, after=2)
+
+    def write() -> None:
+        for _ in range(2):
+            with telling.doing("ram", at_once=False):
+                assert telling.begin() and telling.begin()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while page.held is None:
+        assert writer.is_alive()
+        time.sleep(0.001)
+    assert (page.held, page.where, page.entered("ram")) == (os.getpid(), "ram", 2)
+    page.release()
+    writer.join(60)
+    assert not page.is_inside("ram")
+    assert Page(tmp_path / "page").held is None
 
 
 EVENT = {

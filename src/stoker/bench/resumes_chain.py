@@ -12,12 +12,15 @@ from typing import Any
 from stoker.bench.resumes_crew import Crew, Hung, Launcher, end_readers
 from stoker.bench.resumes_draws import AIMS, FRESH, MOST, Blow, Plan, Room, Start, draw_blow, draw_start
 from stoker.bench.resumes_judge import Trained, count_steps_off, judge, read_trained
+from stoker.bench.resumes_places import HELD
 from stoker.bench.resumes_rank import DAMAGED, STOPPED, Chain
 from stoker.bench.resumes_task import BATCH, STEPS, write_shards
 from stoker.errors import BenchFailed
 from stoker.feed import Feed
 from stoker.feed.sources.npy import NpySource
 
+# Of a batch of rows on one rank, so many pieces are written at least.
+_PIECES = 100
 # What all chains are compared with: one rank, the whole batch at once, straight from the files.
 ALONE = Start(ranks=1, micro_batch=BATCH, way="source", workers=0)
 
@@ -191,6 +194,9 @@ class Runner:
     def _await(self, crew: Crew, start: Start, blow: Blow, kept: int) -> bool:
         """Until the moment that was drawn; False where the start ended before."""
         started: list[float] = []
+        if blow.aim in HELD:
+            for page in crew.pages if blow.kind in ("all", "stop all") else [crew.pages[blow.rank]]:
+                page.order(blow.aim, nth=blow.nth, after=1 + int(blow.part * _PIECES))
 
         def is_due() -> bool:
             if not started and crew.pages[0].entered("wait"):
@@ -201,14 +207,15 @@ class Runner:
             return False
         if started:
             self._launcher.learn_start(start, started[0])
-        if blow.aim not in ("start", "any"):
+        if blow.aim not in ("start", "any", *HELD):
             time.sleep(blow.part * self._launcher.typical(blow.aim))
         return True
 
     @property
     def _aims(self) -> dict[str, Callable[[Crew, Start, Blow], bool]]:
         into = {aim: partial(_is_inside, aim) for aim in AIMS}
-        return into | {"start": self._is_starting, "any": lambda crew, start, blow: False}
+        held = dict.fromkeys(HELD, _is_held)
+        return into | held | {"start": self._is_starting, "any": lambda crew, start, blow: False}
 
     def _is_starting(self, crew: Crew, start: Start, blow: Blow) -> bool:
         return time.monotonic() - crew.begun >= blow.part * self._launcher.starting(start)
@@ -233,3 +240,7 @@ def _is_inside(place: str, crew: Crew, start: Start, blow: Blow) -> bool:
     alone = blow.kind == "rank" and place not in ("save", "prune", "restore")
     pages = [crew.pages[blow.rank]] if alone else crew.pages
     return any(page.is_inside(place) and page.entered(place) >= blow.nth for page in pages)
+
+
+def _is_held(crew: Crew, start: Start, blow: Blow) -> bool:
+    return any(page.held is not None for page in crew.pages)

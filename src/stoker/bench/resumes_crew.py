@@ -124,10 +124,14 @@ class Crew:
             where = _most_telling([member.page for member in told])
             for member in told:
                 member.send(signal.SIGTERM)
+            self._release()
             return blow.kind, where
         if blow.kind == "reader" and (readers := one.readers()):
-            readers[int(blow.part * len(readers))].kill()
-            return blow.kind, one.page.where
+            where, held = one.page.where, one.page.held
+            [hit] = [reader for reader in readers if reader.pid == held] or [_chosen(readers, blow.part)]
+            hit.kill()
+            self._release()
+            return blow.kind, where
         kind = "all" if blow.kind == "all" else "rank"
         killed = self.members if kind == "all" else [one]
         for member in killed:
@@ -136,8 +140,13 @@ class Crew:
             end_readers({member.process.pid for member in killed})
         for member in killed:
             member.process.join(PATIENCE_S)
-        hit = [member.page for member in killed if member.code == -signal.SIGKILL]
-        return (kind, _most_telling(hit)) if hit else None
+        self._release()
+        dead = [member.page for member in killed if member.code == -signal.SIGKILL]
+        return (kind, _most_telling(dead)) if dead else None
+
+    def _release(self) -> None:
+        for page in self.pages:
+            page.release()
 
     def see_out(self) -> list[int]:
         """Wait until all have ended; when one has failed, the others are made to."""
@@ -282,6 +291,10 @@ def _post(chain: Chain, name: str, rank: int = 0, port: int = 0) -> Post:
     folder = chain.folder / "processes"
     folder.mkdir(exist_ok=True)
     return Post(page=folder / f"{name}.page", log=folder / f"{name}.log", rank=rank, port=port)
+
+
+def _chosen(readers: Sequence[psutil.Process], part: float) -> psutil.Process:
+    return readers[int(part * len(readers))]
 
 
 def _most_telling(pages: Sequence[Page]) -> str:

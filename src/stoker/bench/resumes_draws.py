@@ -26,7 +26,7 @@ AIMS = {"start": 3, "restore": 2, "save": 4, "prune": 2, "disk": 6, "ram": 6, "e
 _LATEST = 5
 _LEAST = {"epoch": 7, "save": 4, "prune": 4}
 # In how many of the entries to a place it may come: saves are few, rows many.
-_ENTRIES = {"disk": 5, "ram": 5, "save": 2, "step": 4}
+_ENTRIES = {"disk": 3, "ram": 3, "save": 2, "step": 4}
 # The share of starts that find their caches empty.
 BARE = 0.4
 # One chain in so many keeps its ranks and its micro-batch, and has dropout.

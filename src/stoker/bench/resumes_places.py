@@ -32,10 +32,14 @@ DEEDS = ("save", "prune", "restore", "disk", "ram", "copy")
 PLACES = (*DEEDS, "epoch", "step", "start", "wait")
 # A process each: the rank, and up to so many readers.
 _SLOTS = 9
-_UPDATES, _DIRECT, _TIER, _FIRST = range(4)
+_UPDATES, _DIRECT, _TIER, _ORDER, _NTH, _AFTER, _HELD, _FIRST = range(8)
 _INSIDE, _ENTERED, _SPENT_NS = range(3)
 # Rows are written in pieces of this size, so that a kill can fall within one.
 _PIECE = 256
+# A batch of rows is written in milliseconds, less than it may take to be seen: who is to be hit at that waits
+# for it amid its write, so long at most.
+HELD = ("disk", "ram")
+_HOLD_S, _NAP_S = 2.0, 0.0005
 
 
 class Page:
@@ -62,6 +66,19 @@ class Page:
     def direct(self) -> int:
         """Rows that were read past the page cache."""
         return int(self.numbers[:, _DIRECT].sum())
+
+    def order(self, place: str, *, nth: int, after: int) -> None:
+        """Have the process wait to be hit: when it writes there the nth time, after so many pieces."""
+        self.numbers[0, [_ORDER, _NTH, _AFTER]] = 1 + PLACES.index(place), nth, after
+
+    def release(self) -> None:
+        """It need not wait any more."""
+        self.numbers[0, _ORDER] = 0
+
+    @property
+    def held(self) -> int | None:
+        """The number of the process that waits to be hit; None where none does."""
+        return int(self.numbers[:, _HELD].max()) or None
 
     def is_inside(self, place: str) -> bool:
         """Whether the process is there, or was when it was killed."""
@@ -119,7 +136,7 @@ class Telling:
     @contextlib.contextmanager
     def doing(self, deed: str, *, at_once: bool = True) -> Iterator[None]:
         """What is done within is this; not `at_once`, it begins with the first byte (`begin`)."""
-        self._here.deed, self._here.since = deed, None
+        self._here.deed, self._here.since, self._here.pieces = deed, None, 0
         if at_once:
             self.begin()
         try:
@@ -139,7 +156,21 @@ class Telling:
             self._here.since = time.monotonic_ns()
             self._add(deed, _INSIDE, 1)
             self._add(deed, _ENTERED, 1)
+        self._here.pieces += 1
+        if self._numbers[0, _ORDER]:
+            self._wait_if_ordered(deed)
         return True
+
+    def _wait_if_ordered(self, deed: str) -> None:
+        order, nth, after = self._numbers[0, [_ORDER, _NTH, _AFTER]].tolist()
+        mine = self._numbers[_slot(), column(deed, _ENTERED)]
+        if (order, self._here.pieces) != (1 + PLACES.index(deed), after) or mine < nth:
+            return
+        self._numbers[_slot(), _HELD] = os.getpid()
+        until = time.monotonic() + _HOLD_S
+        while self._numbers[0, _ORDER] and time.monotonic() < until:
+            time.sleep(_NAP_S)
+        self._numbers[0, _ORDER] = self._numbers[_slot(), _HELD] = 0
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
