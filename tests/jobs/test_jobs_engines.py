@@ -333,6 +333,19 @@ def test_what_a_runner_left_behind_is_killed(tmp_path: Path) -> None:
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
 
 
+def test_runners_that_ended_leave_no_zombies(service: Service) -> None:
+    """A dispatcher that lives for years has not as many of them as it started jobs."""
+    process = service.start()
+    for _ in range(3):
+        job = service.store.create(counting(steps=1))
+        assert service.wait(job).state is State.DONE
+        ended = Identity.parse(service.store.job(job.id).attempts[-1].handle or "")
+        while ended.lives():
+            pass
+    children = psutil.Process(process.pid).children()
+    assert [child.status() for child in children] in ([], [psutil.STATUS_ZOMBIE])
+
+
 # --- files ------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,10 @@ from stoker.jobs.progress import Reading
 from stoker.jobs.server import doctoring
 from stoker.jobs.server.doctoring import Doctor
 from stoker.jobs.states import State
+from stoker.jobs.store import Store
+from stoker.jobs.store.holding import Holding, Report
+
+from .kit import counting
 
 CARDS = [{"index": index, "name": f"H{index}", "total_bytes": 100, "visible": index == 1} for index in (0, 1)]
 READ = [{"index": 0, "used_bytes": 90, "utilisation_percent": 99}, {"index": 1, "used_bytes": 5}]
@@ -50,6 +54,41 @@ def test_a_job_that_was_given_no_card_tells_of_none(tmp_path: Path) -> None:
     _, made = Reading(folder, 1).read(None)
     assert made is not None
     assert made.gpu is None
+
+
+_GARBAGE = (
+    '{"t": NaN, "kind": "train", "step": 1, "loss": 1}',
+    '{"t": 1, "kind": "train", "step": 1e30, "loss": 1}',
+    f'{{"t": 1, "kind": "train", "step": {1 << 63}, "loss": 1}}',
+    '{"t": 1, "kind": "train", "step": -1, "loss": 1}',
+    '{"t": 1, "kind": "train", "step": true, "loss": 1}',
+    '{"t": 1, "kind": ["train"], "step": 1, "loss": 1}',
+    f'{{"t": 1, "kind": "train", "step": 1, "loss": {10**400}}}',
+    '{"t": 1, "kind": "train", "step": 1, "loss": "low", "acc": Infinity, "ok": false, "more": [1]}',
+    "[1, 2]", "null", "{", "\x00\x01", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", ["{", "[]", "{}", '{"pid": 1}', '{"pid": 1, "step": "x", "steps": -1}'])
+def test_what_a_script_writes_ends_no_job(store: Store, tmp_path: Path, begun: str) -> None:
+    """Its folder is its own: numbers that are none are left out, the others are its curve in every store."""
+    job = store.create(counting())
+    holding = Holding(store)
+    attempt = holding.claim(job.id, engine="test")
+    assert attempt is not None
+    holding.begin(job.id, attempt.token, "h")
+    folder = JobFolder(root=tmp_path, id=job.id)
+    folder.training.mkdir(parents=True)
+    (folder.training / "begun.json").write_text(begun)
+    good = '{"t": 1, "kind": "train", "step": 2, "lo\\u0000ss": 0.5, "\\ud800": 1, '
+    good += '"samples_per_second": "fast", "eta_seconds": "soon", "peak_bytes": "all"}'
+    (folder.training / "metrics.jsonl").write_text("\n".join((*_GARBAGE, good, "")))
+    points, made = Reading(folder, 1).read(None)
+    holding.report(job.id, attempt.token, Report(points=points, progress=made))
+    told = [(point.name, point.step, point.value) for point in store.points(job.id).items]
+    assert told == [("train/lo\ufffdss", 2, 0.5), ("train/?", 2, 1.0)]
+    found = store.job(job.id)
+    assert (found.step, found.steps, found.rate, found.eta_s) == (2, None, None, None)
 
 
 def test_a_visit_that_cannot_be_made_does_not_keep_the_doctor_from_the_next(
