@@ -106,6 +106,77 @@ def test_wrong_input_is_answered_with_the_field_and_what_is_allowed(
     assert problem["allowed"] if named is None else named in problem["allowed"]
 
 
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        (
+            {**NOTE, "job_name": "", "more": 1, "config": {**NOTE["config"], "epochs": 0, "batch_size": "x",
+             "accelerator": "tpu", "epoch": 1, "learning_rate": -1}},
+            {"job_name", "more", "config.epochs", "config.batch_size", "config.accelerator", "config.epoch",
+             "config.learning_rate"},
+        ),
+        (
+            {"workload": "sar", "gpus": -1, "ram_bytes": "much", "confg": {}, "job_name": 3,
+             "config": {"tier": "tape", "data": "/etc", "train": {"epochs": 0, "precision": "fp8"}}},
+            {"gpus", "ram_bytes", "confg", "job_name", "config.tier", "config.data", "config.train.epochs",
+             "config.train.precision"},
+        ),
+        ({"workload": "sax", "gpus": 1.5, "config": 3}, {"workload", "gpus"}),
+        ({"script": "elsewhere.py", "arguments": "x", "gpus": None, "config": {}},
+         {"script", "arguments", "gpus", "config"}),
+        ({"config": {}, "name": "x"}, {"workload", "name"}),
+    ],
+)  # fmt: skip
+def test_all_that_is_wrong_is_told_at_once(server: Live, body: dict[str, Any], fields: set[str]) -> None:
+    """Field by field, so that nobody sends a request ten times to find ten mistakes."""
+    told = server.post("/jobs", body)
+    assert told.status == 422
+    errors = told.json["errors"]
+    assert sorted(one["field"] for one in errors) == sorted(fields)
+    assert all(set(one) == {"field", "message", "allowed"} for one in errors)
+    assert all(one["message"] in told.json["detail"] for one in errors)
+
+
+def test_of_very_many_mistakes_so_many_are_told_as_a_person_reads(server: Live) -> None:
+    """An answer does not grow with what somebody sends."""
+    told = server.post("/jobs", {"workload": "sar", **{f"field {number}": 1 for number in range(5000)}})
+    assert (told.status, len(told.json["errors"])) == (422, 50)
+
+
+def test_a_hidden_password_is_not_taken_for_a_password(server: Live, tmp_path: Path) -> None:
+    """Answers hide them, in settings and in arguments; a request copied from one says so."""
+    url = "postgresql://ann:secret@host/radio"
+    first = server.post("/jobs", {"workload": "heimdall", "config": {"database": url}}).json
+    shown = first["config"]["database"]
+    again = server.post("/jobs", {"workload": "heimdall", "config": {"database": shown}})
+    assert (again.status, again.json["errors"][0]["field"]) == (422, "config.database")
+    assert "write it out" in again.json["detail"]
+    words = ["--db", url, "--token", "t0p", "--api_key=k"]
+    second = server.post("/jobs", {"script": "scripts/count.py", "arguments": words})
+    assert second.json["arguments"] == ["--db", shown, "--token", "***", "--api_key=***"]
+    assert server.store.job(second.json["id"]).request.arguments == tuple(words)
+    told = server.post("/jobs", {"script": "scripts/count.py", "arguments": second.json["arguments"]})
+    assert (told.status, told.json["errors"][0]["field"]) == (422, "arguments")
+    endpoint = {"data": "s3://bucket/set", "endpoint": "http://key:secret@store:9000"}
+    third = server.post("/jobs", {"workload": "imagenet", "config": endpoint}).json
+    assert third["config"]["endpoint"] == "http://key:***@store:9000"
+
+
+def test_a_path_means_the_same_to_the_job_as_to_its_sender(
+    server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job runs in its own folder: what was named from the server's is told to it in full."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    for given in ("set", "./set/../set", "link", str(tmp_path / "set")):
+        made = server.post("/jobs", {"workload": "sar", "config": {"data": given}})
+        assert made.json["config"]["data"] == str((tmp_path / "set").resolve()), given
+    made = server.post("/jobs", {"workload": "heimdall", "config": {"database": "sqlite:///set/radio.db"}})
+    assert made.json["config"]["database"] == f"sqlite:///{(tmp_path / 'set').resolve()}/radio.db"
+    assert server.post("/jobs", {"workload": "sar", "config": {"data": "~nobody-here/set"}}).status == 422
+
+
 def test_a_request_sent_twice_with_a_key_is_one_job(stored_server: Live) -> None:
     """The answer got lost, the client asks again: the same job. Another body under the key is refused."""
     first = stored_server.post("/jobs", SAR, **{"Idempotency-Key": "monday-1"})

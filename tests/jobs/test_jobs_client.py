@@ -186,3 +186,22 @@ def test_following_outlives_the_server(tmp_path: Path) -> None:
         holding.finish(job.id, 1, State.DONE)
         reading.join(PATIENCE_S)
     assert texts == ["before", "after"]
+
+
+def test_waiting_outlives_the_server(tmp_path: Path) -> None:
+    """A wait of days is not ended by a server that is started again."""
+    states: list[State] = []
+    with running(tmp_path / "jobs") as server:
+        port = server.port
+        job = submit(server)
+        Runner(server, job.id)
+        waiting = threading.Thread(target=lambda: states.append(job.wait()))
+        waiting.start()
+        asked = b'route="/api/training/jobs/{id}",status="200"'
+        while asked not in server.ask("GET", "/metrics").raw:
+            pass
+    assert waiting.is_alive()
+    with running(tmp_path / "jobs", port=port) as server:
+        Holding(server.store).finish(job.id, 1, State.DONE)
+        waiting.join(PATIENCE_S)
+    assert states == [State.DONE]

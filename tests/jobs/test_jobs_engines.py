@@ -115,27 +115,6 @@ def test_memory_of_the_machine_is_waited_for() -> None:
     assert admit(job_for(ram_bytes=10 << 30)) == Place()
 
 
-def test_a_card_job_that_waits_does_not_hold_up_others(tmp_path: Path) -> None:
-    """Those that need no card go past it; those that need one stay behind it."""
-    store = Store.open(str(tmp_path / "jobs.db"))
-    ran: list[str] = []
-    engine = InProcessEngine(store, lambda task: ran.append(task.job.name), slots=9)
-    place = engine.find_place
-    engine.find_place = lambda job, running: (  # type: ignore[method-assign]
-        "waits for a GPU: none is free" if job.name == "large" else place(job, running)
-    )
-    large = store.create(Request(name="large", workload="sar", gpus=2))
-    small = store.create(Request(name="small", workload="sar", gpus=1))
-    plain = store.create(Request(name="plain", workload="sar"))
-    Dispatcher(Settings(root=tmp_path), store, engine).look()
-    engine.wait()
-    assert ran == ["plain"]
-    assert store.job(plain.id).state is State.DONE
-    assert store.job(large.id).waits_for == "waits for a GPU: none is free"
-    assert store.job(small.id).waits_for == "waits for those before it in the queue"
-    store.close()
-
-
 # --- in threads -------------------------------------------------------------------------------------------
 
 
@@ -352,6 +331,19 @@ def test_what_a_runner_left_behind_is_killed(tmp_path: Path) -> None:
     assert engine.poll(handle) == "gone"
     psutil.wait_procs(workers, timeout=30)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
+
+
+def test_runners_that_ended_leave_no_zombies(service: Service) -> None:
+    """A dispatcher that lives for years has not as many of them as it started jobs."""
+    process = service.start()
+    for _ in range(3):
+        job = service.store.create(counting(steps=1))
+        assert service.wait(job).state is State.DONE
+        ended = Identity.parse(service.store.job(job.id).attempts[-1].handle or "")
+        while ended.lives():
+            pass
+    children = psutil.Process(process.pid).children()
+    assert [child.status() for child in children] in ([], [psutil.STATUS_ZOMBIE])
 
 
 # --- files ------------------------------------------------------------------------------------------------

@@ -101,6 +101,23 @@ def test_a_token_is_taken_back_by_removing_its_line(guarded: tuple[Live, str]) -
     assert server.ask("GET", f"{BASE}/jobs", headers={"Cookie": cookie}).status == 401
 
 
+@pytest.mark.parametrize("raw", [b"ann\n", b"ann sha256 short\n", b"\xff\x00"])
+def test_tokens_that_cannot_be_read_let_nobody_in(
+    guarded: tuple[Live, str], raw: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not even the right one; what is wrong stands in the server's log, once, and not in its answers."""
+    server, token = guarded
+    path = server.settings.root / NAME
+    good = path.read_bytes()
+    path.write_bytes(good + raw)
+    for where in (f"{BASE}/jobs", "/health", "/"):
+        told = server.ask("GET", where, headers=bearer(token))
+        assert told.status == 503 and str(path) not in told.raw.decode()
+    assert capfd.readouterr().err.count(f"line 2 of {path} is no token") == 1
+    path.write_bytes(good)
+    assert server.ask("GET", f"{BASE}/jobs", headers=bearer(token)).status == 200
+
+
 def test_wrong_tokens_are_few(guarded: tuple[Live, str]) -> None:
     """After ten of them a caller waits, with a right one too: guessing gets nowhere."""
     server, token = guarded

@@ -1,5 +1,6 @@
 """What the service remembers, in SQLite and in a real PostgreSQL alike."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from stoker.errors import DatabaseUnreachable, KeyTaken, MoveRefused, NoSuchJob, UsageError
 from stoker.jobs.job import Request
 from stoker.jobs.states import ENDED, MOVES, State, may_move
-from stoker.jobs.store import Store
+from stoker.jobs.store import Store, database
 from stoker.jobs.store.holding import Holding, Number, Progress, Report
 from stoker.ward.postgres import PostgresServer
 
@@ -104,6 +105,31 @@ def test_a_list_is_filtered_and_paged(store: Store) -> None:
             break
     assert seen == names[::-1]
     assert store.counts()[State.QUEUED] == 4
+
+
+def test_a_job_that_is_not_first_waits_for_those_before_it(store: Store) -> None:
+    """That is told by its place alone: nobody writes it, and it is no news."""
+    first, second = store.create(counting()), store.create(counting())
+    before = store.last_id()
+    assert (first.waits_for, second.waits_for) == (None, "waits for those before it in the queue")
+    assert [job.waits_for for job in store.jobs().items] == [second.waits_for, None]
+    store.ask_cancel(first.id)
+    assert store.job(second.id).waits_for is None
+    assert [event.job for event in store.events(after=before).items] == [first.id, first.id]
+
+
+def test_some_jobs_are_read_at_once(store: Store) -> None:
+    """Those that are there, each with its own attempts and its place."""
+    jobs = [store.create(counting(name=name)) for name in "abc"]
+    start(store, jobs[0].id)
+    found = store.some([jobs[2].id, jobs[0].id, "0123456789ab"])
+    assert {id_: (job.name, len(job.attempts), job.position) for id_, job in found.items()} == {
+        jobs[0].id: ("a", 1, None), jobs[2].id: ("c", 0, 2),
+    }  # fmt: skip
+    assert store.some([]) == {}
+    store.check(jobs[0].id)
+    with pytest.raises(NoSuchJob):
+        store.check("0123456789ab")
 
 
 def test_what_a_state_does_not_allow_is_refused(store: Store) -> None:
@@ -280,6 +306,58 @@ def test_a_store_opened_by_many_at_once_has_one_schema(store_url: str) -> None:
     assert opened[0].create(counting()).number == 1
     for one in opened:
         one.close()
+
+
+def test_threads_that_come_and_go_leave_no_connection(store: Store) -> None:
+    """A server's threads end when they are idle, and the database has only so many connections for all."""
+    store.create(counting())
+    for _ in range(10):
+        together = threading.Barrier(12)
+
+        def look(together: threading.Barrier = together) -> None:
+            with store.database.snapshot() as do:
+                together.wait(60)
+                assert do.read("SELECT COUNT(*) FROM jobs") == [(1,)]
+
+        threads = [threading.Thread(target=look) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert 1 <= store.database.connections <= 8
+    store.close()
+    assert store.database.connections == 0
+
+
+def test_one_that_is_in_use_when_the_store_is_closed_is_closed_after(store: Store) -> None:
+    """Whoever asks then is answered, and nothing is left open."""
+    with store.database.snapshot() as do:
+        store.close()
+        assert do.read("SELECT COUNT(*) FROM jobs") == [(0,)]
+    assert store.database.connections == 0
+
+
+def test_a_store_of_the_version_before_is_brought_to_this_one(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is in it: jobs that wait for a card are in their line as if they had been asked for today."""
+    every = database.read_migrations()
+    columns = "id, number, name, request, digest, state, place, created"
+    with monkeypatch.context() as before:
+        before.setattr(database, "read_migrations", lambda: every[:1])
+        old = Store.open(store_url)
+        with old.database.transaction() as do:
+            for number, gpus in ((1, 0), (2, 1), (3, 0), (4, 2)):
+                asked = Request(name=f'"gpus":{gpus},', script="s", gpus=gpus).to_json()
+                told = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+                values = (f"{number:012}", number, "n", told, "", "queued", number, 0.0)
+                do.write(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        old.close()
+    store = Store.open(store_url)
+    assert [job.number for job in Holding(store).heads()] == [1, 2]
+    store.ask_cancel(f"{2:012}")
+    assert [job.number for job in Holding(store).heads()] == [1, 4]
+    store.close()
 
 
 def test_a_newer_schema_is_refused(store: Store, store_url: str) -> None:

@@ -30,6 +30,7 @@ _ANSWER_S = 60.0
 _SILENCE_S = 45.0
 # Between tries to go on with a stream: the first, and the last before it is given up, after a minute in all.
 _AGAIN_S = (0.2, 30.0)
+_AWAY_S = 60.0
 _BASE = "/api/training"
 
 
@@ -240,16 +241,25 @@ class Job:
         self._client.call("DELETE", f"/jobs/{self.id}")
 
     def wait(self, timeout: float | None = None) -> State:
-        """Until it has ended; TimeoutError where that takes longer."""
+        """Until it has ended; TimeoutError where that takes longer.
+
+        A server that is away for less than a minute, as when it is started again, is waited for too.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = 0.1
-        while not self.done():
+        pause, heard = 0.1, time.monotonic()
+        while True:
+            try:
+                if self.done():
+                    return self.state
+                heard = time.monotonic()
+            except JobsUnreachable:
+                if time.monotonic() - heard > _AWAY_S:
+                    raise
             left = pause if deadline is None else min(pause, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError(f"job {self.id} is still {self.state} after {timeout:g} s")
             time.sleep(left)
             pause = min(1.0, pause * 1.5)
-        return self.state
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Its JSON once it is done; JobEnded where it ended otherwise, TimeoutError where it does not end."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stoker.errors import DatabaseUnreachable, EngineFailed, LeaseLost
+from stoker.errors import DatabaseUnreachable, EngineFailed, LeaseLost, StokerError
 from stoker.jobs import ending
 from stoker.jobs.engines.engine import Engine, Running
 from stoker.jobs.folders import JobFolder
@@ -252,8 +252,8 @@ def _alone(path: Path, until: threading.Event) -> Iterator[bool]:
         yield not until.is_set()
 
 
-def main() -> None:
-    """Dispatch until standard input ends, at whose other end the server is."""
+def main() -> int:
+    """Dispatch until standard input ends, at whose other end the server is; the exit code."""
     settings = Settings.from_environment(os.environ)
     end = threading.Event()
     # Ctrl-C in a terminal reaches all of its processes: it is the server's to hear.
@@ -267,14 +267,19 @@ def main() -> None:
         end.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    store = Store.open(settings.store_url)
-    engine = open_engine(settings)
+    try:
+        store = Store.open(settings.store_url)
+        engine = open_engine(settings)
+    except StokerError as error:  # a database or a cluster that is not there: the server tries again later
+        sys.stderr.write(f"stoker: {error}\n")
+        return error.exit_code
     with _alone(settings.root / "dispatcher.lock", end) as alone:
         if alone:
             Dispatcher(settings, store, engine).run(end.is_set, end.wait)
     engine.close()
     store.close()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

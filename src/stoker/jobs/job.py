@@ -89,7 +89,8 @@ class Job:
     waits_for: str | None = None
     # {"cause", "share", "sentence"}
     verdict: Mapping[str, Any] | None = None
-    # {"index", "name", "total_bytes", "used_bytes", "utilisation_percent", "power_w"} of the first card it sees
+    # The first card that it sees: {"index", "name", "total_bytes", "used_bytes", "utilisation_percent",
+    # "power_w"}
     gpu: Mapping[str, Any] | None = None
     # {"rss_bytes", "peak_bytes", "device_peak_bytes"}
     memory: Mapping[str, Any] | None = None

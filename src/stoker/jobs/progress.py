@@ -2,6 +2,8 @@
 
 progress = Reading(folder, attempt=1)
 points, made = progress.read(pid)      # new points of curves, and how far it is
+
+A script may write what it likes into its folder: what is no number, or one that no store holds, is left out.
 """
 
 import json
@@ -18,11 +20,9 @@ from stoker.watch.phases import PHASES
 
 # Phases are told of so many last steps.
 _STEPS = 100
-# What a database has room for.
-_MOST_STEP = 1 << 62
 # Said elsewhere, or no curve.
 _NO_CURVE = frozenset({"t", "kind", "step", "eta_seconds", "epoch"})
-_CURVES = frozenset({"train", "valid", "epoch"})
+_LONGEST_NAME = 200
 
 
 class Reading:
@@ -66,7 +66,7 @@ class Reading:
         return points, Progress(
             step=self._step(),
             steps=self._all,
-            rate=self._told.get("samples_per_second") or self._rate(),
+            rate=_number(self._told.get("samples_per_second")) or self._rate(),
             eta_s=self._eta(),
             phases=self._phases(),
             gpu=self._gpu,
@@ -80,36 +80,38 @@ class Reading:
 
     def _find_beginning(self, pid: int | None) -> bool:
         """Whether the journal may be read: this attempt's trainer has begun it, or it is a script's own."""
-        if self._all is not None or not self._begun.exists():
+        if self._all is not None:
             return True
         try:
             told = json.loads(self._begun.read_text())
-            owner, step, steps = int(told["pid"]), int(told["step"]), int(told["steps"])
-        except (OSError, ValueError, KeyError, TypeError):  # a script's own file of that name
+        except (OSError, ValueError):  # none, or a script's own of that name
             return True
-        if pid is not None and owner != pid:  # an earlier attempt's
+        if not isinstance(told, dict) or not {"pid", "step", "steps"} <= set(told):
+            return True
+        if pid is not None and told["pid"] != pid:  # an earlier attempt's
             return False
-        self._all, self.first_step = steps, step or None
+        self._all, self.first_step = _whole(told["steps"]), _whole(told["step"]) or None
         return True
 
     def _hear(self, line: dict[str, Any]) -> Iterator[Number]:
         """The points of a line of the journal."""
-        kind, step, t = line.get("kind"), line.get("step"), line.get("t")
-        if not isinstance(step, int) or not isinstance(t, (int, float)) or abs(step) > _MOST_STEP:
+        kind, step, t = line.get("kind"), _whole(line.get("step")), _number(line.get("t"))
+        if step is None or t is None:
             return
         if kind == "train":
             self._told = line
-        if kind in _CURVES:
-            for name, value in line.items():
-                if name not in _NO_CURVE and _is_number(value):
-                    yield Number(name=f"{kind}/{name}", step=step, value=float(value), t=float(t))
+        if kind in ("train", "valid", "epoch"):
+            for name, told in line.items():
+                value = None if name in _NO_CURVE else _number(told)
+                if value is not None:
+                    yield Number(name=f"{kind}/{_name(name)}", step=step, value=value, t=t)
 
     def _step(self) -> int | None:
         """By the record, which has each one; by the journal where nothing was observed."""
         if self._made:
             return (self.first_step or 0) + self._made
-        told = self._told.get("step")
-        return told if isinstance(told, int) else self.first_step
+        told = _whole(self._told.get("step"))
+        return self.first_step if told is None else told
 
     def _rate(self) -> float | None:
         """Samples a second since the first step, as the trainer counts; for a script without a journal."""
@@ -122,8 +124,7 @@ class Reading:
         """Seconds to the end at the sustained rate of this process."""
         step = self._step()
         if self._all is None or step is None or self._first is None or self._made < 2:
-            told = self._told.get("eta_seconds")
-            return float(told) if told is not None and _is_number(told) else None
+            return _number(self._told.get("eta_seconds"))
         seconds: float = self._last[-1]["t"] - self._first["t"]
         return max(0, self._all - step) * seconds / (self._made - 1)
 
@@ -144,7 +145,7 @@ class Reading:
         self._memory = {
             "rss_bytes": held,
             "peak_bytes": self._peak or None,
-            "device_peak_bytes": self._told.get("peak_bytes"),
+            "device_peak_bytes": _whole(self._told.get("peak_bytes")),
         }
         if line.get("gpus") and self._cards is None:
             self._cards = _cards_of(self._run)
@@ -193,5 +194,25 @@ def _card_of(read: list[dict[str, Any]], cards: list[dict[str, Any]] | None) -> 
     }
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _number(value: Any) -> float | None:
+    """A number that is one: finite, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number of 0 or more, as a store holds it."""
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
+
+
+def _name(text: str) -> str:
+    """A curve's name as every store can hold it.
+
+    >>> _name("loss\\0"), _name("\\ud800")
+    ('loss\ufffd', '?')
+    """
+    return text[:_LONGEST_NAME].encode(errors="replace").decode().replace("\0", "\ufffd")

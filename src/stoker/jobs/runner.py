@@ -81,7 +81,9 @@ class Runner:
         try:
             job = self._insist(lambda: self._store.job(self._id))
             with self._folder_to_itself():
-                self._run(job)
+                is_judged = self._run(job)
+            if not is_judged:  # nobody waits for this, and whoever resumes the job may have its folder
+                self._reach_verdict(is_held=False)
             return 0
         except LeaseLost as error:
             sys.stderr.write(f"stoker: {error}\n")
@@ -94,7 +96,8 @@ class Runner:
                 self._doctor.end()
             signal.signal(signal.SIGTERM, before)
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: Job) -> bool:
+        """From the first word to the last; whether there was a verdict before that."""
         self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
         script = job.request.script is not None
         # Stopped before it began: as one that was ended in its first moment.
@@ -109,8 +112,7 @@ class Runner:
         if is_awaited:
             self._reach_verdict(is_held=True)
         self._insist(lambda: ending.settle(self._holding, self._id, self._token, end))
-        if not is_awaited:
-            self._reach_verdict(is_held=False)
+        return is_awaited
 
     # --- before ---------------------------------------------------------------------------------------
 
@@ -237,6 +239,9 @@ class Runner:
         if self._doctor is not None:
             if self._doctor.process.poll() is not None:
                 self._tell_verdict()
+            elif now - self._doctor.began > _LONGEST_VERDICT_S:
+                self._doctor.end()
+                self._doctor = None
         elif self._verdict_at is None:
             if self._reading.has_steps:
                 self._verdict_at = now + self._verdict_in
@@ -252,7 +257,7 @@ class Runner:
         self._doctor = verdict.begin(self._folder.record(self._attempt))
         if self._doctor is None:
             return
-        deadline = time.monotonic() + _LONGEST_VERDICT_S
+        deadline = self._doctor.began + _LONGEST_VERDICT_S
         while self._doctor.process.poll() is None and time.monotonic() < deadline:
             if is_held:
                 self._tell()

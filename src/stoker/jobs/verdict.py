@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ class Examination:
     """The doctor, looking at a record. It prints into a file: a pipe that nobody reads would hold it up."""
 
     def __init__(self, record: Path) -> None:
+        self.began = time.monotonic()
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - open until it is read
         words = ("--json", "--no-report", str(record))
         self.process = start_doctor(*words, out=self._out, errors=subprocess.DEVNULL)

@@ -86,6 +86,8 @@ class LocalEngine:
                 f"cannot start a process for job {job.id}: {error}; mend that, and resume the job"
             ) from error
         handle = str(Identity.of(child.pid, place.gpus))
+        # Those that have ended are asked for by nobody any more, and would stay as zombies.
+        self._children = {known: one for known, one in self._children.items() if one.poll() is None}
         self._children[handle] = child
         return handle
 

@@ -29,7 +29,7 @@ class RayEngine:
         self._settings = settings
         try:
             self._client: Any = JobSubmissionClient(settings.ray_address)
-        except (ConnectionError, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:
             raise EngineFailed(
                 f"no Ray cluster at {settings.ray_address or 'RAY_ADDRESS'}: {error}; start one "
                 "(ray start --head), or give the address of its dashboard (http://HOST:8265)"
@@ -63,7 +63,7 @@ class RayEngine:
                 runtime_env={"env_vars": self._settings.to_environment()},
                 metadata={"job": job.id, "name": job.name},
             )
-        except (ConnectionError, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:
             raise EngineFailed(f"Ray did not take job {job.id}: {error}") from error
         return handle
 
@@ -71,7 +71,7 @@ class RayEngine:
         """As Ray tells it; a job that it does not know is gone. One that does not answer tells nothing."""
         try:
             status = str(self._client.get_job_status(handle).value)
-        except ConnectionError:
+        except OSError:  # also of the library that it asks by, whose errors are these
             return "alive"  # its heartbeat tells
         except RuntimeError as error:
             if "does not exist" in str(error) or "404" in str(error):
@@ -87,7 +87,7 @@ class RayEngine:
             return
         try:
             self._client.stop_job(handle)
-        except (ConnectionError, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:
             raise EngineFailed(f"Ray did not stop {handle}: {error}") from error
 
     def adopt(self, handle: str) -> bool:

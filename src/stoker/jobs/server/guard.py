@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import json
 import math
+import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
@@ -102,6 +103,7 @@ class Guard:
         self._traffic = traffic
         self._calls = Buckets(rate=rate, burst=max(_BURST, rate), clock=clock)
         self._wrong = Buckets(rate=_WRONG_RATE, burst=_WRONG_BURST, clock=clock)
+        self._told = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -127,7 +129,8 @@ class Guard:
             self._check(scope, headers)
             body = await _read_body(scope, headers, receive)
             await self._app(scope, _replay(body, receive), answer)
-        except Refusal as refusal:
+        except (Refusal, UsageError) as error:
+            refusal = error if isinstance(error, Refusal) else self._tell_broken(error)
             told = json.dumps({"detail": refusal.told}).encode()
             kind, size = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(told))
             start = {"type": "http.response.start", "status": refusal.status}
@@ -138,6 +141,13 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._traffic.add(scope["method"], route, status, time.perf_counter() - began)
+
+    def _tell_broken(self, error: UsageError) -> Refusal:
+        """The tokens cannot be read: nobody is let in, and why is for the server's owner alone."""
+        if str(error) != self._told:
+            sys.stderr.write(f"stoker: {error}; until then nobody is answered\n")
+            self._told = str(error)
+        return Refusal(status=503, told="the tokens of this server cannot be read: its own log says why")
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
         caller = (scope.get("client") or ("",))[0]

@@ -208,7 +208,9 @@ def _add_streams(router: APIRouter, service: Service, tailer: Callable[[], Taile
     def stream(job: str | None, after: int | None) -> Response:
         if tailer().streams >= MOST_STREAMS:
             raise Refusal(status=503, told=f"{MOST_STREAMS} streams are open already: close some")
-        return StreamingResponse(tailer().follow(job, after), media_type="text/event-stream")
+        # A proxy before the server passes on what there is, at once.
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(tailer().follow(job, after), media_type="text/event-stream", headers=headers)
 
     @router.get("/jobs/{id}/stream", response_class=StreamingResponse, responses={**_MISSING, **_STREAM})
     async def follow(id: Id, after: Resumed = None, last_event_id: LastEvent = None) -> Response:

@@ -98,7 +98,11 @@ class Sessions:
 
 def _read(path: Path) -> dict[str, str]:
     found = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise NotPermitted(f"cannot read the tokens in {path}: {error.strerror}") from error
+    for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             match = _LINE.fullmatch(line.strip())
             if match is None:

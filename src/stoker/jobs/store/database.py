@@ -200,7 +200,7 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the schema to this version, in one transaction; UsageError where it is of a newer one."""
-        wanted = _migrations()
+        wanted = read_migrations()
         with self._begun(self._dialect.begin) as connection:
             if self.kind == "postgresql":  # else two servers that start at once both make the tables
                 connection.execute("SELECT pg_advisory_xact_lock(7705)")
@@ -361,7 +361,8 @@ def _unreachable(error: Exception) -> DatabaseUnreachable:
     return DatabaseUnreachable(f"the store does not answer: {str(error).strip()}")
 
 
-def _migrations() -> list[str]:
+def read_migrations() -> list[str]:
+    """The schema, step by step."""
     found = sorted(
         (one for one in resources.files("stoker.jobs.store").joinpath("migrations").iterdir()),
         key=lambda one: one.name,

@@ -1,0 +1,127 @@
+"""What a training's files tell of it, and what the doctor's visits leave."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.jobs.folders import JobFolder
+from stoker.jobs.job import Attempt, Job, Request
+from stoker.jobs.progress import Reading
+from stoker.jobs.server import doctoring
+from stoker.jobs.server.doctoring import Doctor
+from stoker.jobs.states import State
+from stoker.jobs.store import Store
+from stoker.jobs.store.holding import Holding, Report
+
+from .kit import counting
+
+CARDS = [{"index": index, "name": f"H{index}", "total_bytes": 100, "visible": index == 1} for index in (0, 1)]
+READ = [{"index": 0, "used_bytes": 90, "utilisation_percent": 99}, {"index": 1, "used_bytes": 5}]
+
+
+def begin_record(folder: JobFolder, facts: dict[str, Any] | None) -> None:
+    rank = folder.record(1) / "rank0"
+    rank.mkdir(parents=True, exist_ok=True)
+    (folder.record(1) / "run.json").write_text(json.dumps({"schema": 1, "facts": facts}))
+    with (rank / "resources.jsonl").open("a") as lines:
+        lines.write(json.dumps({"t": 1.0, "rss_bytes": 7, "processes": [], "gpus": READ}) + "\n")
+
+
+def test_the_card_that_is_told_is_the_jobs_own(tmp_path: Path) -> None:
+    """All cards of the machine are read; which of them it was given is known from its record's facts."""
+    folder = JobFolder(root=tmp_path, id="0" * 12)
+    reading = Reading(folder, 1)
+    begin_record(folder, None)
+    _, made = reading.read(None)
+    assert made is not None
+    assert (made.gpu, made.memory and made.memory["rss_bytes"]) == (None, 7)
+    begin_record(folder, {"gpus": CARDS})
+    _, made = reading.read(None)
+    assert made is not None
+    assert made.gpu == {
+        "index": 1, "name": "H1", "total_bytes": 100, "used_bytes": 5, "utilisation_percent": None,
+        "power_w": None,
+    }  # fmt: skip
+
+
+def test_a_job_that_was_given_no_card_tells_of_none(tmp_path: Path) -> None:
+    """However busy those of others are."""
+    folder = JobFolder(root=tmp_path, id="0" * 12)
+    begin_record(folder, {"gpus": [{**one, "visible": False} for one in CARDS]})
+    _, made = Reading(folder, 1).read(None)
+    assert made is not None
+    assert made.gpu is None
+
+
+_GARBAGE = (
+    '{"t": NaN, "kind": "train", "step": 1, "loss": 1}',
+    '{"t": 1, "kind": "train", "step": 1e30, "loss": 1}',
+    f'{{"t": 1, "kind": "train", "step": {1 << 63}, "loss": 1}}',
+    '{"t": 1, "kind": "train", "step": -1, "loss": 1}',
+    '{"t": 1, "kind": "train", "step": true, "loss": 1}',
+    '{"t": 1, "kind": ["train"], "step": 1, "loss": 1}',
+    f'{{"t": 1, "kind": "train", "step": 1, "loss": {10**400}}}',
+    '{"t": 1, "kind": "train", "step": 1, "loss": "low", "acc": Infinity, "ok": false, "more": [1]}',
+    "[1, 2]", "null", "{", "\x00\x01", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", ["{", "[]", "{}", '{"pid": 1}', '{"pid": 1, "step": "x", "steps": -1}'])
+def test_what_a_script_writes_ends_no_job(store: Store, tmp_path: Path, begun: str) -> None:
+    """Its folder is its own: numbers that are none are left out, the others are its curve in every store."""
+    job = store.create(counting())
+    holding = Holding(store)
+    attempt = holding.claim(job.id, engine="test")
+    assert attempt is not None
+    holding.begin(job.id, attempt.token, "h")
+    folder = JobFolder(root=tmp_path, id=job.id)
+    folder.training.mkdir(parents=True)
+    (folder.training / "begun.json").write_text(begun)
+    good = '{"t": 1, "kind": "train", "step": 2, "lo\\u0000ss": 0.5, "\\ud800": 1, '
+    good += '"samples_per_second": "fast", "eta_seconds": "soon", "peak_bytes": "all"}'
+    (folder.training / "metrics.jsonl").write_text("\n".join((*_GARBAGE, good, "")))
+    points, made = Reading(folder, 1).read(None)
+    holding.report(job.id, attempt.token, Report(points=points, progress=made))
+    told = [(point.name, point.step, point.value) for point in store.points(job.id).items]
+    assert told == [("train/lo\ufffdss", 2, 0.5), ("train/?", 2, 1.0)]
+    found = store.job(job.id)
+    assert (found.step, found.steps, found.rate, found.eta_s) == (2, None, None, None)
+
+
+def test_a_visit_that_cannot_be_made_does_not_keep_the_doctor_from_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No process can be started, no file be written: it is said, and whoever asks next is seen."""
+    back = threading.Semaphore(0)
+    attempt = Attempt(number=1, token=1, engine="test", handle=None, created=0.0)
+    jobs = [
+        Job(id=f"{number:012}", request=Request(name="n"), state=State.DONE, created=0.0, number=number,
+            attempts=(attempt,))
+        for number in range(3)
+    ]  # fmt: skip
+    for job in jobs:
+        begin_record(JobFolder(root=tmp_path, id=job.id), None)
+    doctor = Doctor(tmp_path, lambda id_: back.release())
+
+    def refuse(*given: Any, **named: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as full:
+        full.setattr(doctoring, "start_doctor", refuse)
+        doctor.ask(jobs[0])
+        assert back.acquire(timeout=60)
+        full.setattr(doctoring, "whole_file", refuse)
+        doctor.ask(jobs[1])
+        assert back.acquire(timeout=60)
+    told = "failed: no process could be started: [Errno 12] Cannot allocate memory"
+    assert [doctor.told(job.id) for job in jobs] == [told, None, None]
+    assert "cannot be kept" in capsys.readouterr().err
+    doctor.ask(jobs[2])
+    assert back.acquire(timeout=60)
+    last = doctor.told(jobs[2].id)
+    assert last is not None
+    assert last.startswith("failed: ")
+    doctor.close()
