@@ -34,7 +34,8 @@ _PATIENCE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 # A node dies at its start when its agents, whose imports take 3 s of a core, have not told their ports within
-# 15 s. That is fixed in Ray 2.60, and too short where others use the cores: the start is made again.
+# 15 s; a head, when its dashboard has not within a minute. That is fixed in Ray 2.60, and too short where others
+# use the cores: there a start goes before them, and is made again.
 _STARTS = 5
 _DIED_YOUNG = "WaitFor"
 
@@ -111,6 +112,11 @@ class Host:
         """Whether it was booted and not lost."""
         return self._first is not None and self._first.poll() is None
 
+    @property
+    def has_ray(self) -> bool:
+        """Whether a node of Ray runs on it."""
+        return "raylet" in self.run("ps", "-eo", "comm").split()
+
     def command(self, *words: str) -> list[str]:
         """A command as it is started on the host."""
         return [
@@ -161,29 +167,29 @@ class Host:
     # --- Ray ----------------------------------------------------------------------------------------
 
     def start_head(self, *, dashboard: bool) -> None:
-        """Ray's head, as a shell of the host would start it."""
+        """Ray's head, as a shell of the host would start it; it gives no core to others."""
         self._start_ray(
-            "--head", "--port=6379", "--ray-client-server-port=10001",
-            f"--include-dashboard={'true' if dashboard else 'false'}", "--dashboard-host=0.0.0.0",
+            "--head", "--port=6379", "--ray-client-server-port=10001", "--num-cpus=0",
+            f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=0.0.0.0",
         )  # fmt: skip
 
     def join(self, head: "Host") -> None:
         """A node of another's cluster; what an earlier one left is ended."""
         self._kill_all()
-        self._start_ray(f"--address={head.address}:6379")
+        self._start_ray(f"--address={head.address}:6379", "--num-cpus=1")
 
     def _start_ray(self, *words: str) -> None:
         # Jobs find `python` on the path, and the package on its own path.
-        paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
         env = {
             **os.environ,
             **_PATIENCE,
-            "PATH": os.pathsep.join(paths),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
         command = self.command(
-            RAY, "start", *words, f"--node-ip-address={self.address}", "--num-cpus=1", "--num-gpus=0",
-            "--object-store-memory=80000000", "--disable-usage-stats",
+            "nice", f"--adjustment={-mine - 5}", RAY, "start", *words, f"--node-ip-address={self.address}",
+            "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats",
         )  # fmt: skip
         for _ in range(_STARTS):
             with (
@@ -193,10 +199,12 @@ class Host:
                 while starting.poll() is None and not self._died_young():
                     time.sleep(0.5)
                 if starting.poll() == 0:
+                    self.run("sh", "-c", f"renice -n {mine} $(ps -eo pid=) >/dev/null 2>&1 || true")
                     return
-                assert starting.poll() is None, f"{told.seek(0)}{told.read()}"
                 self._kill_all()
-        raise AssertionError(f"Ray on {self.name} died at its start {_STARTS} times: the cores are too busy")
+                told.seek(0)
+                said = told.read()
+        raise AssertionError(f"Ray on {self.name} died at its start {_STARTS} times: {said}")
 
     def _died_young(self) -> bool:
         said = self.run("sh", "-c", "cat /tmp/ray/session_*/logs/raylet*.err 2>/dev/null || true")
