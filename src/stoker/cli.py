@@ -172,6 +172,10 @@ def tune(
     """Try one change at a time on a training script, and keep what is proved."""
     if lr + micro_batch + workers > 1:
         raise UsageError("--workers, --micro-batch and --lr are a finder each: give one of them")
+    if on is not None:
+        from stoker.cluster.address import parse_on
+
+        parse_on(on)  # before what takes seconds to import
     from stoker.doctor.world import ranks_to_start
     from stoker.tune import command
 

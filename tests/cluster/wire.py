@@ -1,4 +1,4 @@
-"""A network in user space: each host has a TUN device, and packets are passed on by their address, with a delay.
+"""A network in user space: each host has a TUN device, and packets are passed on with a delay.
 
 The kernel at hand has no netem, so this forwarder is what makes a link slow. It carries all that hosts say to
 each other: Ray's calls, gloo's sums, connections from outside.
@@ -20,7 +20,7 @@ _LARGEST = 1 << 16
 
 
 def open_tun(name: str) -> int:
-    """A new TUN device in the network of this process; it may be moved to another, and lives with the file."""
+    """A new TUN device in this process's network; it may be moved to another, and lives with the file."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TUN | _NO_INFO))
     os.set_blocking(device, False)

@@ -55,10 +55,11 @@ def tuned(
     told: tuple[str, ...] = (),
     scored: Callable[[Tried], None] = lambda tried: None,
     disturbed: Container[int] = (),
+    host: str | None = None,
 ) -> Tuned:
     """A search over a machine that is only a function of the settings: a rate, or how a trial ends.
 
-    In the `disturbed` trials, counted from 0, others use it too.
+    In the `disturbed` trials, counted from 0, others use it too. `host` is what the machine is called.
     """
     about = Ledger.resume if folder.exists() else Ledger.begin
     number = count()
@@ -84,6 +85,7 @@ def tuned(
             vram=None,
             told=told,
             record=None,
+            host=host,
         )
 
     return Tuner(
@@ -409,3 +411,50 @@ def test_one_change_that_takes_too_long_leaves_time_for_others(tmp_path: Path) -
     assert "num_workers" in found.settings
     told = [line for line in found.not_tried if line.startswith('feed = "ram": its trial would take')]
     assert len(told) == 1
+
+
+class CutOff(Exception):
+    """The machine that a search was on is gone."""
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5, 8])
+def test_a_search_that_goes_on_elsewhere_compares_within_a_machine(tmp_path: Path, after: int) -> None:
+    """The other is three times as fast: what was decided stands, and no rate of the one is the other's."""
+    held: list[Mapping[str, Any]] = []
+
+    def dying(settings: Mapping[str, Any]) -> float:
+        if len(held) > after:
+            raise CutOff
+        return by_workers(settings)
+
+    with pytest.raises(CutOff):
+        tuned(dying, tmp_path / "it", held=held, host="one")
+    before = len(held) - 1
+    held.clear()
+    found = tuned(lambda s: 3 * by_workers(s), tmp_path / "it", held=held, host="other")
+    assert found.settings == {"num_workers": 6}
+    assert found.baseline == pytest.approx(2400, rel=0.01)
+    assert found.best == pytest.approx(14400, rel=0.01)
+    assert found.ratio is not None
+    assert found.ratio.mid == pytest.approx(6, rel=0.02)
+    # What was tried on the first machine is not tried again on the other, but for what is compared with.
+    plain = tuned(by_workers, tmp_path / "plain")
+    assert [one.candidate.name for one in found.tried] == [one.candidate.name for one in plain.tried]
+    assert [one.outcome for one in found.tried] == [one.outcome for one in plain.tried]
+    assert held.count({}) >= 2
+    assert found.runs <= plain.runs + before + 4
+
+
+def test_what_cannot_be_measured_where_a_search_moved_to_is_told(tmp_path: Path) -> None:
+    """It ends with the reason: there is nothing to compare with."""
+    held: list[Mapping[str, Any]] = []
+
+    def dying(settings: Mapping[str, Any]) -> float:
+        if len(held) > 2:
+            raise CutOff
+        return by_workers(settings)
+
+    with pytest.raises(CutOff):
+        tuned(dying, tmp_path / "it", held=held, host="one")
+    with pytest.raises(TrialFailed, match=r"could not be measured as it is \(crashed: as built\)"):
+        tuned(lambda s: "crashed", tmp_path / "it", host="other")

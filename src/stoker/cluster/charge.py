@@ -1,7 +1,10 @@
 """On a node: commands as child processes, and what they print kept until it was heard.
 
 Whoever asks may be cut off and ask again, so that an answer can be lost: a command has a number and is
-started once, and printed bytes are given out again until it is said that they have arrived.
+started once, and printed bytes are given out again until it is said that they have arrived. A node that is
+cut off for good does not know that its work was given to another; so commands that nobody asked after for a
+minute are killed. (Ray gives up a node that does not answer after about as long. Left to Ray, a command on
+a host that was cut off ran on for 138 s.)
 """
 
 import contextlib
@@ -12,6 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -27,14 +32,21 @@ _CHUNK = 1 << 16
 # As a shell tells of a command that cannot be started.
 _NOT_STARTED = 127
 _DEATH_S = 10.0
+# They are asked after several times a second.
+UNHEARD_S = 60.0
 
 
 class Charge:
     """What a cluster runs on one of its nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, unheard_s: float = UNHEARD_S) -> None:
         self._number = 0
         self._children: list[_Child] = []
+        self._unheard_s = unheard_s
+        self._asked = time.monotonic()
+        # Children are bound to the thread that starts them: that is Ray's, and this one only ends them.
+        self._lock = threading.Lock()
+        threading.Thread(target=self._end_unheard, name="stoker-unheard", daemon=True).start()
 
     def look(self, address: str, files: Sequence[str]) -> Look:
         """What is true here, seen from a node whose address is this."""
@@ -62,14 +74,17 @@ class Charge:
 
     def start(self, number: int, orders: Sequence[Order]) -> None:
         """Start these commands, unless they were under this number; earlier ones are killed."""
+        self._asked = time.monotonic()
         if number <= self._number:
             return
         self.stop()
         self._number = number
-        self._children = [_Child(order) for order in orders]
+        with self._lock:
+            self._children = [_Child(order) for order in orders]
 
     def hear(self, number: int, seen: Sequence[tuple[int, int]]) -> list[Heard]:
         """What each of these commands printed after the bytes that were `seen`; none where not started."""
+        self._asked = time.monotonic()
         if number != self._number:
             return []
         return [child.hear(*after) for child, after in zip(self._children, seen, strict=True)]
@@ -81,9 +96,18 @@ class Charge:
 
     def stop(self) -> None:
         """Kill what runs."""
-        for child in self._children:
-            child.end()
-        self._children = []
+        with self._lock:
+            for child in self._children:
+                child.end()
+            self._children = []
+
+    def _end_unheard(self) -> None:
+        while True:
+            time.sleep(self._unheard_s / 10)
+            if time.monotonic() - self._asked > self._unheard_s:
+                with self._lock:
+                    for child in self._children:
+                        child.kill()
 
 
 class _Child:
@@ -119,10 +143,14 @@ class _Child:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
-    def end(self) -> None:
+    def kill(self) -> None:
+        """All of its session; what it printed can still be heard."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(timeout=_DEATH_S)
+
+    def end(self) -> None:
+        self.kill()
         self._out.close()
         self._err.close()
 

@@ -30,12 +30,20 @@ def opened(on: str, tell: Callable[[str], None] = say) -> Iterator[Cluster]:
 
 
 def train(
-    context: Any, on: str, *, folder: Path, train: Any, config: Path | None, fresh: bool, unread: Sequence[str]
+    context: Any,
+    on: str,
+    *,
+    folder: Path,
+    train: Any,
+    config: Path | None,
+    fresh: bool,
+    unread: Sequence[str],
 ) -> int:
     """Train on a cluster's nodes; `train` are the settings that all workloads share. The exit code."""
     if unread:
-        raise UsageError(f"{', '.join(unread)} with --on would do nothing: it looks at one machine; leave it out")
-    parse_on(on)
+        raise UsageError(
+            f"{', '.join(unread)} with --on would do nothing: it looks at one machine; leave it out"
+        )
     from stoker.cluster.training import Training, Wanted
     from stoker.train import folder as folders
 
@@ -84,7 +92,9 @@ def tune(context: Any, on: str, *, budget: float, script: Sequence[str], module:
         ).run()
 
 
-def stage(context: Any, on: str, *, source: str, target: Path, dry_run: bool, quiet: bool, as_json: bool) -> int:
+def stage(
+    context: Any, on: str, *, source: str, target: Path, dry_run: bool, quiet: bool, as_json: bool
+) -> int:
     """Stage on a cluster's nodes, print what came of it; the exit code."""
     parse_on(on)
     from stoker.cluster.staging import Staging

@@ -1,10 +1,12 @@
 """Commands on one node, from their start to their end: what they print is passed on as it comes."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from stoker.cluster.nodes import Hand, Order
+from stoker.errors import NodeLost
 from stoker.facts.secrets import printable
 
 # Between two rounds of asking; on Ray one costs a call to each node.
@@ -23,7 +25,11 @@ class Errand:
         # When it last answered; None: not yet.
         self.answered: float | None = None
         self._lines = [Lines(name) for name in names]
-        hand.start(orders)
+        self._lost: NodeLost | None = None
+        try:
+            hand.start(orders)
+        except NodeLost as error:
+            self._lost = error
 
     @property
     def is_over(self) -> bool:
@@ -32,6 +38,8 @@ class Errand:
 
     def attend(self) -> None:
         """Take what is new; NodeLost."""
+        if self._lost is not None:
+            raise self._lost
         if self.is_over:
             return
         asked = time.monotonic()
@@ -45,6 +53,17 @@ class Errand:
             if one.code is not None and self.codes[at] is None:
                 self.codes[at] = one.code
                 self._lines[at].end()
+
+    def signal(self, number: int) -> None:
+        """Send its commands a signal; that a node is lost is heard where it is attended to."""
+        with contextlib.suppress(NodeLost):
+            self.hand.signal(number)
+
+    def stop(self) -> None:
+        """Kill what still runs of it."""
+        if not self.is_over:
+            with contextlib.suppress(NodeLost):
+                self.hand.stop()
 
     @property
     def last_words(self) -> str:

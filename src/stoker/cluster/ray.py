@@ -162,8 +162,8 @@ def _connect(ray: Any, address: str | None, tell: Callable[[str], None]) -> None
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = "here" if address is None else f"at {address}"
         raise ClusterFailed(
-            f"no Ray cluster answers {where}: {_reason(error)}{port_hint(address or '')}. Start one (ray start "
-            "--head), with the same versions of Ray and Python as here"
+            f"no Ray cluster answers {where}: {_reason(error)}{port_hint(address or '')}. Start one "
+            "(ray start --head), with the same versions of Ray and Python as here"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A search of `stoker tune` on a node of a cluster: all of it on one, and on another of its kind if that is lost.
+"""A search of `stoker tune` on a node of a cluster, and on another of its kind if that one is lost.
 
 Rates are compared within a machine alone. So the search, its diagnosis and every trial run on one node, which
 it has to itself. Where the node is lost, the search goes on from its ledger on another of the same kind: what

@@ -24,6 +24,8 @@ from stoker.feed.stage import Outcome, summary
 # More parts than nodes, so that a slow node is given fewer; each lists the source once.
 _PARTS_PER_NODE = 2
 _ANSWER_S = 120.0
+# Of an outcome, what is summed over nodes that each have a copy.
+_COUNTS = ("files", "bytes", "copied", "copied_bytes", "checked", "kept", "deleted", "leftovers")
 
 # The words after `python` that stage, with other values for some options of the verb.
 Words = Callable[..., tuple[str, ...]]
@@ -107,19 +109,19 @@ class Staging:
         """Whether what one node writes to the target is seen by all the others, or by none."""
         if len(self._hands) == 1:
             return True
-        first = self._hands[0]
         mark = str(PurePath(self._target) / f".stoker-stage-{secrets.token_hex(8)}.mark")
-        if wrong := ground.await_answer(lambda: first.put(mark, "seen"), first, within=_ANSWER_S):
-            raise ClusterFailed(f"the node {first.node.name} cannot write to the target: {wrong}")
+        seen: dict[str, bool] = {}
+        first, *others = self._hands
         try:
-            seen = {
-                hand.node.name: ground.await_answer(
-                    lambda hand=hand: hand.look((mark,)), hand, within=_ANSWER_S
-                ).digests[mark] is not None
-                for hand in self._hands[1:]
-            }  # fmt: skip
-        finally:
+            if wrong := ground.await_answer(lambda: first.put(mark, "seen"), first, within=_ANSWER_S):
+                raise ClusterFailed(f"the node {first.node.name} cannot write to the target: {wrong}")
+            for hand in others:
+                seen |= self._sees(hand, mark)
             ground.await_answer(lambda: first.put(mark, None), first, within=_ANSWER_S)
+        except NodeLost as error:
+            self._lose(first, error)
+            self._require_hands()
+            return self._find_shared()
         if len(set(seen.values())) > 1:
             told = ", ".join(name for name, sees in seen.items() if not sees)
             raise ClusterFailed(
@@ -127,6 +129,15 @@ class Staging:
                 "of them share, or that each has for itself"
             )
         return all(seen.values())
+
+    def _sees(self, hand: Hand, mark: str) -> dict[str, bool]:
+        """Whether a node has a file; nothing where it is lost."""
+        try:
+            look = ground.await_answer(lambda: hand.look((mark,)), hand, within=_ANSWER_S)
+        except NodeLost as error:
+            self._lose(hand, error)
+            return {}
+        return {hand.node.name: look.digests[mark] is not None}
 
     # --- one copy for all ---------------------------------------------------------------------------
 
@@ -203,7 +214,7 @@ class Staging:
         first = next(iter(told.values()))
         total = Outcome(source=first["source"], target=first["target"], dry_run=dry_run)
         for name, one in sorted(told.items()):
-            for key in ("files", "bytes", "copied", "copied_bytes", "checked", "kept", "deleted", "leftovers"):
+            for key in _COUNTS:
                 setattr(total, key, getattr(total, key) + one[key])
             for key in ("changed", "gone", "removed", "skipped"):
                 getattr(total, key).extend(text for text in one[key] if text not in getattr(total, key))

@@ -105,7 +105,9 @@ def environments(
     return found
 
 
-def _rank_variables(node: int, local: int, per_node: int, world: int, master: str, port: int) -> dict[str, str]:
+def _rank_variables(
+    node: int, local: int, per_node: int, world: int, master: str, port: int
+) -> dict[str, str]:
     rank = node * per_node + local
     return {
         "RANK": str(rank),
@@ -149,25 +151,33 @@ class Training:
     def run(self) -> int:
         """Train to the end; the exit code."""
         wanted = self._wanted
-        fruitless, saved = 0, newest_checkpoint(wanted.folder)
         with StopSignal() as stop, ground.marked(wanted.folder, wanted.files) as files:
-            while True:
-                crew = self._gather(files, stop)
-                if not crew:
-                    return STOPPED
-                end = self._attempt(crew, files, stop)
-                if not end.is_broken and not end.goes_on:
-                    sys.stdout.buffer.write(end.out)
-                    sys.stdout.flush()
-                    return end.code
-                if end.is_broken:
-                    self._drop(end.lost)
-                    before, saved = saved, newest_checkpoint(wanted.folder)
-                    fruitless = fruitless + 1 if saved == before else 0
-                    self._mourn(end, fruitless)
-                if stop.is_heard():
-                    return STOPPED
-                self._await_folder(stop)
+            try:
+                return self._run(files, stop)
+            finally:
+                for hand in (*self._hands.values(), *self._asked.values()):
+                    hand.close()
+
+    def _run(self, files: Mapping[str, str], stop: StopSignal) -> int:
+        wanted = self._wanted
+        fruitless, saved = 0, newest_checkpoint(wanted.folder)
+        while True:
+            crew = self._gather(files, stop)
+            if not crew:
+                return STOPPED
+            end = self._attempt(crew, files, stop)
+            if not end.is_broken and not end.goes_on:
+                sys.stdout.buffer.write(end.out)
+                sys.stdout.flush()
+                return end.code
+            if end.is_broken:
+                self._drop(end.lost)
+                before, saved = saved, newest_checkpoint(wanted.folder)
+                fruitless = fruitless + 1 if saved == before else 0
+                self._mourn(end, fruitless)
+            if stop.is_heard():
+                return STOPPED
+            self._await_folder(stop)
 
     # --- nodes --------------------------------------------------------------------------------------
 
@@ -205,7 +215,9 @@ class Training:
         with_cards = any(node.gpus >= wanted.per_node for node in nodes)
         self._gpus = wanted.per_node if with_cards and wanted.device != "cpu" else 0
         if wanted.device == "cuda" and not with_cards:
-            raise ClusterFailed(f"no node has {wanted.per_node} GPUs, and train.device is cuda: {_told(nodes)}")
+            raise ClusterFailed(
+                f"no node has {wanted.per_node} GPUs, and train.device is cuda: {_told(nodes)}"
+            )
         if not any(self._fits(node) for node in nodes):
             raise ClusterFailed(f"no node has {self._room}, by train.devices: {_told(nodes)}")
         return self._gpus
@@ -222,7 +234,7 @@ class Training:
         return choose_nodes(there, self._wanted.per_node, self._wanted.batch_size)
 
     def _welcome(self, files: Mapping[str, str]) -> None:
-        """Take in those that answer and have all they need. At the beginning a node that lacks it ends all."""
+        """Take in those that answer and have what they need; at the beginning, one that lacks it ends all."""
         for id_, hand in list(self._asked.items()):
             try:
                 look = hand.look(tuple(files))
@@ -263,7 +275,9 @@ class Training:
         world = len(crew) * wanted.per_node
         self._tell(f"{world} {'rank' if world == 1 else 'ranks'} on {', '.join(names)}")
         errands = []
-        for at, (hand, ranks) in enumerate(zip(crew, environments(looks, names, wanted.per_node), strict=True)):
+        for at, (hand, ranks) in enumerate(
+            zip(crew, environments(looks, names, wanted.per_node), strict=True)
+        ):
             orders = [Order(words=wanted.words, cwd=str(Path.cwd()), env=env) for env in ranks]
             # Rank 0 speaks for all; what others say has their place before it.
             speakers = [
@@ -272,10 +286,8 @@ class Training:
             ]
             errands.append(Errand(hand, orders, speakers))
         end = self._watch(errands, files, stop)
-        gone = [hand for hand, _ in end.lost]
         for errand in errands:
-            if not errand.is_over and errand.hand not in gone:
-                errand.hand.stop()
+            errand.stop()
         return end
 
     def _watch(self, errands: Sequence[Errand], files: Mapping[str, str], stop: StopSignal) -> _End:
@@ -305,7 +317,7 @@ class Training:
             elif ending and now - asked_to_end > _TERM_AGAIN_S:
                 asked_to_end = now  # again, since a call may be lost on its way
                 for errand in errands:
-                    errand.hand.signal(SIGTERM)
+                    errand.signal(SIGTERM)
             elif now - look_at > _LOOK_S:
                 look_at = now
                 end.grows = now - began > self._wanted.grow_after and self._has_more(len(errands), files)
@@ -320,7 +332,9 @@ class Training:
         if self._count(len(self._hands)) <= count:
             return False
         names = sorted(hand.node.name for hand in self._hands.values())
-        self._tell(f"more nodes can take part ({', '.join(names)}): the state is saved, and gone on from with them")
+        self._tell(
+            f"more nodes can take part ({', '.join(names)}): the state is saved, and gone on from with them"
+        )
         return True
 
     # --- after it -----------------------------------------------------------------------------------
@@ -341,8 +355,8 @@ class Training:
             self._say_once(f"waits until a lost process lets go of {self._wanted.folder}")
             if time.monotonic() > until:
                 raise ClusterFailed(
-                    f"{self._wanted.folder} is still held after {_HELD_S:g} s, by a process on a node that was "
-                    "lost: end it there; the same command goes on"
+                    f"{self._wanted.folder} is still held after {_HELD_S:g} s, by a process on a node "
+                    "that was lost: end it there; the same command goes on"
                 )
             time.sleep(TICK_S)
         self._said = ""

@@ -99,7 +99,7 @@ class Manifest:
         self._append({"key": key, "removed": True})
 
     def fold(self) -> None:
-        """The newest line for each key alone, by their keys, in one file; those of parts that are over too."""
+        """The newest line for each key alone, sorted, in one file; with those of parts that are over."""
         self.close()
         over = list(self._parts_over())
         try:

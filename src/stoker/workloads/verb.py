@@ -31,8 +31,10 @@ def train(
     """Train one of the four reference workloads; goes on where it stopped. Made data need no path."""
     if on is not None:
         from stoker.cluster import command as cluster
+        from stoker.cluster.address import parse_on
         from stoker.train.config_file import load
 
+        parse_on(on)  # before torch is imported, for the settings
         others = {"--compare": compare, "--find-lr": find_lr, "--show-config": show_config}
         code = cluster.train(
             context, on, folder=out or Path("runs") / workload,

@@ -1,0 +1,123 @@
+"""A search on one node at a time, and on another of its kind if that is lost.
+
+In place of `stoker tune` a small program runs: it begins a ledger as that does, and waits to be lost.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.cluster import search
+from stoker.cluster.search import Searching, find_ledger, ledgers
+from stoker.errors import ClusterFailed
+from stoker.ward.fake_cluster import FakeCluster
+
+COMMAND = ["train.py", "--lr", "0.1"]
+# On its first machine it writes what it has begun and stands still; resumed, it says with what.
+PROGRAM = """
+import json, pathlib, signal, sys
+home, host, budget, ledger = sys.argv[1:]
+if ledger == "None":
+    folder = pathlib.Path(home, "tune", "20260101-000000")
+    folder.mkdir(parents=True)
+    (folder / "search.json").write_text(json.dumps({"command": COMMAND, "host": host}))
+    signal.pause()
+print(json.dumps({"resumed": ledger, "budget": float(budget)}))
+""".replace("COMMAND", repr(COMMAND))
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks of a test's length."""
+    monkeypatch.setattr(search, "TICK_S", 0.02)
+    monkeypatch.setattr(search, "_QUIET_S", 0.3)
+
+
+@pytest.fixture
+def pair() -> Iterator[FakeCluster]:
+    """Two nodes of a kind, and one of another."""
+    made = FakeCluster("a", "b", "gpu", gpus={"a": 1.0, "b": 1.0})
+    yield made
+    made.close()
+
+
+def searching(cluster: FakeCluster, home: Path, told: list[str], program: str = PROGRAM) -> Searching:
+    def words(budget: float, ledger: Path | None) -> tuple[str, ...]:
+        return ("-c", program, str(home), "a", str(budget), str(ledger))
+
+    return Searching(
+        cluster, words, budget=300.0, home=home, command=COMMAND, files=[Path(__file__)], tell=told.append
+    )
+
+
+def test_a_search_goes_on_with_its_ledger_on_another_node_of_its_kind(
+    pair: FakeCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With what is left of its budget."""
+    told: list[str] = []
+
+    def lose() -> None:
+        while not ledgers(tmp_path):
+            time.sleep(0.01)
+        pair.lose("a")
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    assert searching(pair, tmp_path, told).run() == 0
+    losing.join()
+    ledger = tmp_path / "tune" / "20260101-000000"
+    printed = json.loads(capfd.readouterr().out)
+    assert printed["resumed"] == str(ledger)
+    assert 200 < printed["budget"] < 300
+    assert told == [
+        "tunes on a", f"the node a was lost: as ordered; it goes on with {ledger}", "tunes on b"
+    ]  # fmt: skip
+
+
+def test_a_search_does_not_go_on_on_another_kind_of_node(pair: FakeCluster, tmp_path: Path) -> None:
+    """Rates of that would say nothing of this one."""
+    pair.lose("b")
+    losing = threading.Timer(0.5, lambda: pair.lose("a"))
+    losing.start()
+    with pytest.raises(ClusterFailed, match="no other node of the cluster has 1 cores and 1 GPUs"):
+        searching(pair, tmp_path, []).run()
+    losing.join()
+
+
+def test_a_search_has_its_node_to_itself(pair: FakeCluster, tmp_path: Path) -> None:
+    """It waits until one is free; those that it did not take are given back."""
+    told: list[str] = []
+    busy = [pair.take(node, cpus=1.0, gpus=0.0) for node in pair.nodes()]
+    freeing = threading.Thread(
+        target=lambda: ([time.sleep(0.01) for _ in iter(lambda: bool(told), True)], busy[1].close())
+    )
+    freeing.start()
+    assert searching(pair, tmp_path, told, "import sys; sys.exit(3)").run() == 3
+    freeing.join()
+    assert told == ["waits for a whole node, one of a, b", "tunes on b"]
+    assert [hand.node.name for hand in pair.hands if not hand.is_closed] == ["a", "gpu"]
+
+
+def test_the_ledger_is_that_of_the_same_search(tmp_path: Path) -> None:
+    """Of this command, on that machine, begun meanwhile."""
+    for name, host, command in (
+        ("1", "a", COMMAND),
+        ("2", "b", COMMAND),
+        ("3", "a", ["other.py"]),
+    ):
+        (tmp_path / "tune" / name).mkdir(parents=True)
+        (tmp_path / "tune" / name / "search.json").write_text(json.dumps({"host": host, "command": command}))
+    assert find_ledger(tmp_path, set(), "a", COMMAND) == tmp_path / "tune" / "1"
+    assert find_ledger(tmp_path, {tmp_path / "tune" / "1"}, "a", COMMAND) is None
+    assert find_ledger(tmp_path / "nowhere", set(), "a", COMMAND) is None
+
+
+def test_a_script_that_a_node_does_not_have_is_told(pair: FakeCluster, tmp_path: Path) -> None:
+    """Before anything runs there."""
+    pair.other_files = {(name, "test_cluster_search.py"): "another" for name in ("a", "b")}
+    with pytest.raises(ClusterFailed, match=r"test_cluster_search.py is another file on the node"):
+        searching(pair, tmp_path, []).run()
