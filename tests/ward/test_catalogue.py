@@ -154,8 +154,8 @@ def test_one_interface_of_several_is_slower() -> None:
     code = (
         "import subprocess;"
         "run = lambda words: subprocess.run(words.split(), capture_output=True, text=True).stdout;"
-        "print('10.77.0.8' in run('ip addr'), run('tc class show dev lo').count('rate 30Mbit'),"
-        " run('tc filter show dev lo').count('0a4d0002/ffffffff'))"
+        "print('10.77.0.9' in run('ip addr'), run('tc class show dev lo').count('rate 30Mbit'),"
+        " run('tc filter show dev lo').count('0a4d0001/ffffffff'))"
     )
     assert _asked(Setup(name="rank_link", value=30), code) == "True 1 2"
 

@@ -21,6 +21,7 @@ from stoker.doctor.experiments.generators import Generator, read_generator
 from stoker.doctor.experiments.passes import Pass, Reread, Stub, read_reread, read_stub
 from stoker.doctor.finding import ALARM
 from stoker.doctor.foreign import foreign_cores
+from stoker.doctor.own_steps import own_steps
 from stoker.doctor.padding import read_padding
 from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
@@ -284,11 +285,13 @@ def read(
     process = {k: v for k, v in told.get("observed", {}).items() if k not in _NOT_OF_THE_PROCESS}
     if process.get("on_gpu"):
         process["context_bytes"] = context_bytes(mine, on_device["others"])
-    stalls, every = _stalls(steps)
+    own = own_steps(steps, rank.meetings())
+    part = sum(step.seconds for step in own) / sum(seconds)
+    stalls, every = _stalls(own)
     compute, compute_spread = replayed(
         all_steps, told.get("replay"), missing, workers=workers, filling=_filling(drawn, making)
     )
-    growth = _growth([step.seconds - (step.wait or 0.0) for step in steps])
+    growth = _growth([step.seconds - (step.wait or 0.0) for step in own])
     return Evidence(
         step=fmean(seconds),
         shares=_shares(steps),
@@ -312,9 +315,9 @@ def read(
         padding=read_padding(told),
         recompiled=_recompiled(told),
         growth=growth[0],
-        grown=growth[1],
+        grown=_scaled(growth[1], part),
         more_work=_more_work(told.get("observed", {}).get("work") or ()),
-        stalls=stalls,
+        stalls=_scaled(stalls, part),
         stall_every=every,
         process=process,
         host=host,

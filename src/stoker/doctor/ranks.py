@@ -1,7 +1,8 @@
 """What several ranks do together, as causes are judged by it: who is late, by what, and their links. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean, median
 from typing import Any
 
 from stoker.watch.ranks import Joined
@@ -18,6 +19,11 @@ class Transfer:
     receiver: int
     seconds: float
     rate: float
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Both ranks."""
+        return self.sender, self.receiver
 
     def takes(self, size: float) -> float:
         """Seconds for a message of so many bytes."""
@@ -46,16 +52,39 @@ class Together:
     transfers: tuple[Transfer, ...] = ()
 
     @property
+    def crowd(self) -> float:
+        """Seconds a step that one rank's threads stood in line for a core, beyond the mean of the others."""
+        if len(self.crowded) < 2:
+            return 0.0
+        return max(
+            waited - fmean(other for at, other in self.crowded.items() if at != rank)
+            for rank, waited in self.crowded.items()
+        )
+
+    @property
     def slow(self) -> tuple[Transfer, ...]:
-        """Transfers that take far longer than others, for a message as large as those of a sum."""
-        size = (self.met.bytes or 0.0) / len(self.met.ranks)
-        least = min((one.takes(size) for one in self.transfers), default=0.0)
-        return tuple(one for one in self.transfers if one.takes(size) >= _SLOW * least)
+        """Those of the rank whose link is slow; else transfers that take far longer than the fastest."""
+        if self.slow_rank is not None:
+            return tuple(one for one in self.transfers if self.slow_rank in one.ends)
+        least = min((self._takes(one) for one in self.transfers), default=0.0)
+        return tuple(one for one in self.transfers if self._takes(one) >= _SLOW * least)
 
     @property
     def slow_rank(self) -> int | None:
-        """The rank that has a part in every slow transfer; None where that is no single one."""
-        return _in_all([{one.sender, one.receiver} for one in self.slow])
+        """The rank whose every transfer takes far longer than those between others; None where there is none.
+
+        By the median of those: with fewer cores than ranks, now and then one has to wait for a core.
+        """
+        for rank in self.met.ranks:
+            own = [self._takes(one) for one in self.transfers if rank in one.ends]
+            others = [self._takes(one) for one in self.transfers if rank not in one.ends]
+            if own and others and min(own) >= _SLOW * median(others):
+                return rank
+        return None
+
+    def _takes(self, transfer: Transfer) -> float:
+        """Seconds for a message as large as those of a sum over all ranks."""
+        return transfer.takes((self.met.bytes or 0.0) / len(self.met.ranks))
 
     def to_json(self) -> dict[str, Any]:
         """The ranks as `stoker doctor --json` prints them."""
@@ -91,8 +120,3 @@ class Together:
                 for rank, one in met.ranks.items()
             },
         }
-
-
-def _in_all(ends: Sequence[set[int]]) -> int | None:
-    common = set.intersection(*ends) if ends else set()
-    return next(iter(common)) if len(common) == 1 else None

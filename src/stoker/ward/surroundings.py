@@ -86,7 +86,9 @@ def link(megabits: float, folder: Path) -> Iterator[Around]:
 def rank_link(megabits: float, folder: Path) -> Iterator[Around]:
     """Interfaces net0, net1, … of a network namespace, at 10 Gbit/s; what net1 sends and gets, at so much.
 
-    All are addresses of one machine, so that everything goes through its loopback: classes tell them apart.
+    All are addresses of one machine, so that everything goes through its loopback, and classes tell them
+    apart. Of two of them gloo has the lower address listen, and both ends are that one then: net1's is the
+    lowest.
     """
     made = ["ip link set lo up", "tc qdisc add dev lo root handle 1: htb default 1"]
     for number, rate in ((1, 10_000), (2, megabits)):
@@ -95,12 +97,12 @@ def rank_link(megabits: float, folder: Path) -> Iterator[Around]:
     for number in range(_INTERFACES):
         made += [
             f"ip link add net{number} type veth peer name far{number}",
-            f"ip addr add 10.77.0.{number + 1}/32 dev net{number}",
+            f"ip addr add 10.77.0.{1 if number == 1 else number + 2}/32 dev net{number}",
             f"ip link set net{number} up",
             f"ip link set far{number} up",
         ]
     for way in ("src", "dst"):
-        made.append(f"tc filter add dev lo parent 1: protocol ip u32 match ip {way} 10.77.0.2/32 flowid 1:2")
+        made.append(f"tc filter add dev lo parent 1: protocol ip u32 match ip {way} 10.77.0.1/32 flowid 1:2")
     yield Around(prefix=("unshare", "-n", "sh", "-c", f'{" && ".join(made)} && exec "$0" "$@"'))
 
 

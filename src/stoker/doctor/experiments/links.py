@@ -78,7 +78,7 @@ def _send(receiver: int) -> tuple[float, float]:
     count = max(1, min(_MOST, int(_SECONDS / once)))
     _put(receiver, torch.tensor([count]))
     spent = min(_timed_chunks(receiver, chunk, count) for _ in range(_TRIES))
-    return seconds, count * _CHUNK / max(spent - seconds / 2, 1e-9)
+    return seconds, count * _CHUNK / spent
 
 
 def _timed_chunks(receiver: int, chunk: torch.Tensor, count: int) -> float:

@@ -14,13 +14,15 @@ from torch.utils.data import DataLoader, Dataset
 class Log(Dataset):
     """One rank's share of the log: the adverts of each visit."""
 
-    def __init__(self, visits, work):
-        self.visits, self.work = visits, work
+    def __init__(self, visits, work, rest):
+        self.visits, self.work, self.rest = visits, work, rest
 
     def __len__(self):
         return self.visits
 
     def __getitem__(self, index):
+        if self.rest:
+            time.sleep(self.rest)
         made = torch.Generator().manual_seed(index)
         adverts = torch.randn(128, 16, generator=made)
         for _ in range(self.work):
@@ -32,7 +34,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--visits", type=int, default=8000)
     parser.add_argument("--mixing", type=int, default=14)
-    parser.add_argument("--everywhere", action="store_true", help="mix on every rank, not the last alone")
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds until a visit has come, on any rank")
     parser.add_argument("--pin", action="store_true", help="a core for each rank, as far as they go")
     parser.add_argument("--apart", action="store_true", help="the last core for the last rank alone")
     parser.add_argument("--width", type=int, default=160)
@@ -47,7 +49,7 @@ def main():
         os.sched_setaffinity(0, {cores[-1]} if last else cores[:-1])
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    log = Log(args.visits, args.mixing if last or args.everywhere else 0)
+    log = Log(args.visits, args.mixing if last else 0, args.rest)
     loader = DataLoader(log, batch_size=32)
     width = args.width
     net = nn.Sequential(

@@ -152,20 +152,20 @@ INTERCONNECT = (
 # All ranks alike: nobody is late, whatever each of them loses.
 ALIKE = (
     Case(
-        id="cpu-transform-ranks",
+        id="no-overlap-ranks",
         script="advert_ranks.py",
-        args=("--mixing", "14", "--everywhere"),
-        cause="cpu-transform",
-        variant="every rank's rows take long to prepare",
+        args=("--mixing", "0", "--rest", "0.001"),
+        cause="no-overlap",
+        variant="every rank waits as long for its rows",
         lookalikes=(8,),
         ranks=2,
         neutral=Neutral(args=("--mixing", "0")),
     ),
     Case(
-        id="cpu-transform-ranks-4",
+        id="no-overlap-ranks-4",
         script="advert_ranks.py",
-        args=("--mixing", "14", "--everywhere"),
-        cause="cpu-transform",
+        args=("--mixing", "0", "--rest", "0.002"),
+        cause="no-overlap",
         variant="the same of four ranks",
         ranks=4,
         neutral=Neutral(args=("--mixing", "0")),
