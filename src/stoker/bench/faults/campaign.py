@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def chosen(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 def lacking(row: Row) -> str | None:
     """Why this machine cannot run a row; None where it can."""
-    own = {"mounts": take_own_mounts, "clock": no_clock}
+    own: dict[str, Callable[[], str | None]] = {"mounts": take_own_mounts, "clock": no_clock}
     for need in row.needs:
         why = own[need]() if need in own else needs.reason_of(need)
         if why is not None:

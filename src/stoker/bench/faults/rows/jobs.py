@@ -100,9 +100,12 @@ def harm_store(scene: Scene) -> Seen:
     if not listens:
         return Seen(ended=(first, child.ended(names=r"jobs\.db|store")), left=scene.left(), note=note)
     # What it can still tell it tells, and what it cannot is an error with words.
-    told = scene.stoker("jobs", "list", "--url", server.client.url).ended()
+    told = scene.stoker("jobs", "list", "--json", "--url", server.client.url)
+    ended = told.ended()
+    is_known = job.id in told.told or "does not know the 1 jobs" in child.said
     server.stop(child)
-    return Seen(ended=(first, told), left=scene.left(), note=note)
+    counts = {"jobs known, or told to be missing": (1, int(bool(ended.code) or is_known))}
+    return Seen(ended=(first, ended), counts=counts, left=scene.left(), note=note)
 
 
 def jump(scene: Scene) -> Seen:

@@ -113,8 +113,9 @@ def harm_journal(scene: Scene) -> Seen:
     how = scene.random.choice(((), ("--fresh",)))
     first = job.start(*how).ended(names=r"training|heimdall")
     ended = (first, job.start("--fresh").ended()) if first.code else (first,)
-    done = (job.out / "result.json").exists() and json.loads((job.out / "result.json").read_text())
-    counts = {"trainings done": (1, int(bool(done) and done["ended"] == "done")), **job.loadable()}
+    result = job.out / "result.json"
+    is_done = result.exists() and json.loads(result.read_text())["ended"] == "done"
+    counts = {"trainings done": (1, int(is_done)), **job.loadable()}
     left = (*scene.left(), *job.parts())
     return Seen(ended=ended, counts=counts, left=left, note=f"{note} {' '.join(how)}")
 
