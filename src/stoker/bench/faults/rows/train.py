@@ -171,7 +171,7 @@ def not_finite(scene: Scene) -> Seen:
 
 def jump(scene: Scene) -> Seen:
     """The wall clock, ahead or back."""
-    clock = Clock(scene.folder / "clock")
+    clock = Clock(scene.folder / "clock", scene.environment())
     job = Training(scene, env=clock.env)
     child = job.start()
     reached = job.reaches(child, job.draw())
@@ -250,7 +250,7 @@ ROWS = (
     ),
     _row(
         name="train-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=5,
-        seconds=20, good=GOES_ON, needs=("clock",),
+        seconds=20, good=GOES_ON,
     ),
     _row(
         name="paths-train", fault="names of no UTF-8, 255 bytes, 2,000 deep, quotes, line ends",
