@@ -367,9 +367,7 @@ def bench(
     ] = None,
     stop_after: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="Of those that go on: stop after so many seconds; run again."
-        ),
+        typer.Option(min=0, help="Of those that go on: stop after so many seconds; run again."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

@@ -90,3 +90,14 @@ def test_the_summary_is_by_change_and_over_all() -> None:
     assert told["all"].coverage == pytest.approx(2 / 3)
     assert told["num_workers"].median_error == pytest.approx(0.1)
     assert told["feed"].coverage == 1.0
+
+
+def test_scores_that_a_disk_has_harmed_are_left_out(tmp_path: Path) -> None:
+    """No text, no numbers, rates of which there is no logarithm: those that are whole still count."""
+    place = tmp_path / "calibration.jsonl"
+    keep(made(110.0), place)
+    whole = place.read_bytes()
+    harmed = [whole.strip().replace(b"110.0", rate) for rate in (b"-10.0", b"0.0", b"1e999", b"[]")]
+    place.write_bytes(b"\n".join([b"\xff\xfe", b"[1]", *harmed, whole]))
+    assert read_scores(place) == [made(110.0)]
+    assert errors_of(read_scores(place))["num_workers"] > 0

@@ -406,3 +406,16 @@ def test_the_users_random_numbers_are_left_alone(options: dict[str, Any]) -> Non
         feed.close()
     assert torch.equal(torch.get_rng_state(), state)
     assert repr(np.random.get_state(legacy=False)) == repr(drawn)
+
+
+@pytest.mark.parametrize(
+    "text", [b"memory = 5\n", b"\xff\xfe\n", b"[memory\n", b'[memory]\npeak_bytes = "much"\n']
+)
+def test_settings_that_cannot_be_read_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    """With the file, and what to give in its place."""
+    (tmp_path / "stoker.toml").write_bytes(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"stoker\.toml"):
+        next(iter(Feed(list(range(8)), 4, device="cpu", workers=0)))

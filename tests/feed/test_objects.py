@@ -372,3 +372,28 @@ def test_packed_texts_take_no_object_each() -> None:
         1000,
     )
     assert len(pickle.dumps(texts)) < 1000 * 36 + 500
+
+
+@service
+def test_half_of_a_body_that_says_it_is_whole_is_asked_for_again(proxy: Proxy, prefix: str) -> None:
+    """By the size that was listed; SourceChanged where it never comes whole."""
+    store = through(proxy, prefix)
+    store.put("x", DATA)
+    proxy.shorten()
+    assert len(store.get("x")) == len(DATA) // 2  # nothing is known of it but what the answer says
+    proxy.shorten()
+    assert [bytes(data) for data in store.fetch(["x"], [len(DATA)])] == [DATA]
+    assert proxy.faults_met == 2
+    with pytest.raises(SourceChanged, match=r"'x' in .* has 102400 bytes where 7 were listed"):
+        list(store.fetch(["x"], [7]))
+
+
+@service
+def test_a_clock_that_is_not_the_stores_is_told(proxy: Proxy, prefix: str) -> None:
+    """And not taken for wrong credentials."""
+    store = through(proxy, prefix, retries=0)
+    body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too far</Message></Error>"
+    head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n" % len(body)
+    proxy.answer(head + b"Connection: close\r\n\r\n" + body)
+    with pytest.raises(AccessRefused, match="clock is not the store's; set it"):
+        store.get("x")

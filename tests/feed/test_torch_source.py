@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from feed.workers import read_in_workers, reopened
-from stoker.errors import SourceBroken, UsageError
+from stoker.errors import NoRoom, SourceBroken, UsageError
 from stoker.feed.generators import tell_states
 from stoker.feed.sources.torch import TorchSource
 
@@ -303,3 +303,16 @@ def test_samples_that_follow_the_epoch_leave_the_fingerprint_alone() -> None:
     epochs = [with_epoch(Made(lambda n, e=e: torch.tensor(n + e)), e) for e in range(2)]  # type: ignore[misc]
     first, second = (TorchSource(ConcatDataset([Subset(one, [0, 1])])).fingerprint() for one in epochs)
     assert first == second
+
+
+def test_shared_memory_that_is_full_is_not_blamed_on_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker makes its batches there; torch's own words come with what to do."""
+
+    def full(samples: Any) -> Any:
+        raise RuntimeError(
+            "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+        )
+
+    monkeypatch.setattr("stoker.feed.sources.torch.default_collate", full)
+    with pytest.raises(NoRoom, match=r"a batch of 2 samples has no room .*--shm-size.*workers=0"):
+        TorchSource([torch.zeros(2), torch.ones(2)]).read(np.array([0, 1]))

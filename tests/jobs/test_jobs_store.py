@@ -379,6 +379,22 @@ def test_what_is_no_store_is_told(tmp_path: Path) -> None:
         Store.open(str(tmp_path / "text"))
 
 
+def test_a_harmed_store_is_told_before_it_is_served(tmp_path: Path) -> None:
+    """Read whole once, when a server starts; those who only ask do not wait for that."""
+    place = tmp_path / "jobs.db"
+    store = Store.open(str(place))
+    for number in range(200):
+        store.create(counting(name=f"job {number}"))
+    store.close()
+    Store.open(str(place), checked=True).close()
+    data = bytearray(place.read_bytes())
+    for at in range(8192, len(data) - 4096, 4096):
+        data[at : at + 200] = bytes(200)
+    place.write_bytes(data)
+    with pytest.raises(DatabaseUnreachable, match=r"jobs\.db is harmed: .*; put back a copy"):
+        Store.open(str(place), checked=True)
+
+
 @pytest.mark.service
 def test_a_server_that_was_away_is_asked_again(postgres_server: PostgresServer, postgres_url: str) -> None:
     """A connection that it ended is made anew; while it is away that is said, and nothing is half done."""

@@ -12,6 +12,7 @@ from stoker.errors import CheckpointBroken, TrainingFailed, UsageError
 from stoker.train.checkpoint import Checkpoint, Checkpoints, read_weights
 from stoker.train.config import EmaConfig, OptimizerConfig, SaveConfig, ScheduleConfig, StopConfig
 from stoker.train.fit import fit
+from stoker.train.folder import put_aside
 
 
 def state(value: float, step: int) -> Checkpoint:
@@ -197,3 +198,13 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000005"]
     assert checkpoints.find_last_good() is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pictures": 3, "folder": "x"}', '{"folder": "x"}'])
+def test_an_older_training_is_put_aside_whatever_its_result_says(tmp_path: Path, text: str) -> None:
+    """The file was harmed: the rest of the folder is put aside all the same."""
+    (tmp_path / "result.json").write_text(text)
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    aside = put_aside(tmp_path)
+    assert aside is not None
+    assert sorted(path.name for path in aside.iterdir()) == ["metrics.jsonl", "result.json"]

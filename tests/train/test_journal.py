@@ -62,6 +62,21 @@ def test_a_resume_cuts_off_what_comes_after_it(tmp_path: Path) -> None:
     assert [(line["step"], line["loss"]) for line in read(tmp_path)] == [(5, 1.0), (10, 1.0), (15, 2.0)]
 
 
+@pytest.mark.parametrize(
+    "harmed",
+    [b"\xff\xfe noise", b"[3]", b'"text"', b"null", b'{"kind": "train"}', b'{"step": "x", "kind": "train"}'],
+)
+def test_lines_that_a_disk_has_harmed_are_left_out(tmp_path: Path, harmed: bytes) -> None:
+    """A resume goes on with those that are whole."""
+    journal = Journal(tmp_path, [], after=0)
+    journal.write("train", 5, {"loss": 1.0})
+    journal.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(harmed + b"\n" + path.read_bytes())
+    Journal(tmp_path, [], after=10).close()
+    assert [line["step"] for line in read(tmp_path)] == [5]
+
+
 def test_a_validation_that_is_made_again_is_cut_off(tmp_path: Path) -> None:
     """A checkpoint from before an epoch's end was judged has the step's own line, and not what came of it."""
     journal = Journal(tmp_path, [], after=0)

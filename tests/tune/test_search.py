@@ -219,6 +219,25 @@ def test_another_command_does_not_go_on_with_a_search(tmp_path: Path) -> None:
         Ledger.resume(tmp_path, ABOUT)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"command": null}', "noise"])
+def test_a_search_that_was_harmed_is_none(tmp_path: Path, text: str) -> None:
+    """Or one of nothing: told as such, with what to name instead."""
+    Ledger.begin(tmp_path / "it", ABOUT)
+    (tmp_path / "it" / "search.json").write_text(text)
+    with pytest.raises(UsageError, match=r"is no search: name a folder|a search of nothing, not of"):
+        Ledger.resume(tmp_path / "it", ABOUT)
+
+
+def test_a_trial_that_was_harmed_is_tried_again(tmp_path: Path) -> None:
+    """Those before it are found again, those after it are not."""
+    first: list[Mapping[str, Any]] = []
+    tuned(by_workers, tmp_path / "it", held=first)
+    (tmp_path / "it" / "trials" / "002" / "trial.json").write_text('{"rates": [1, ')
+    again: list[Mapping[str, Any]] = []
+    tuned(by_workers, tmp_path / "it", held=again)
+    assert again == first[2:]
+
+
 def test_the_search_ends_with_its_budget(tmp_path: Path) -> None:
     """With what was measured by then; where that is nothing but the script as it is, what to do is said."""
     stopped = tuned(by_workers, tmp_path / "it", seconds=0.0).stopped

@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from stoker.errors import MissingExtra, NotPermitted, UsageError
+from stoker.errors import MissingExtra, NotPermitted, RecordBroken, UsageError
 from stoker.watch import Record, Step
 from stoker.watch.export import export
 from stoker.watch.phases import Batch
@@ -274,3 +275,14 @@ def test_a_run_without_a_rank_is_told(tmp_path: Path) -> None:
     (tmp_path / "early" / "run.json").write_text('{"schema": 1}')
     with pytest.raises(UsageError, match="no rank's part yet"):
         export(Record.open(tmp_path / "early"), "prometheus")
+
+
+def test_a_broken_line_ends_an_export_in_order(tmp_path: Path) -> None:
+    """The writer's thread has ended before its folder is gone, and nothing of it is left."""
+    record = make_record(tmp_path)
+    with (record.folder / "rank0" / "steps.jsonl").open("a") as file:
+        file.write("no JSON\n")
+    with pytest.raises(RecordBroken, match="line 5 is not JSON"):
+        export(record, "tensorboard")
+    assert not [thread for thread in threading.enumerate() if "EventLogger" in type(thread).__name__]
+    assert list((record.folder / "tensorboard" / "rank0").iterdir()) == []

@@ -1,7 +1,9 @@
 """A record is readable whatever happened to the run, and says what is wrong when it is not."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.doctor.examination import examine_record
 from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown
 from stoker.watch import Record, Step
-from stoker.watch.record import LineWriter, Writer, new_name
+from stoker.watch.record import LineWriter, Writer, new_name, writing
 
 
 def step(number: int) -> Step:
@@ -62,6 +65,36 @@ def test_a_damaged_line_is_named(folder: Path) -> None:
     path.write_text("garbage\n" + path.read_text())
     with pytest.raises(RecordBroken, match=r"steps.jsonl, line 1 is not JSON"):
         list(Record.open(folder).ranks[0].steps())
+
+
+@pytest.mark.parametrize("line", ["[1]", "3", "null", '{"step": 7}', '{"t": "x"}'])
+def test_a_line_that_is_none_of_a_record_is_named(folder: Path, line: str) -> None:
+    """It is JSON and makes no sense: which one, and what to do."""
+    with (folder / "rank0" / "resources.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(
+        RecordBroken, match=r"resources.jsonl, line 1 is no line of a record.*delete that line"
+    ):
+        list(Record.open(folder).ranks[0].resources())
+
+
+def test_a_record_without_a_rank_is_told(folder: Path) -> None:
+    """By the doctor, a prediction and an export alike."""
+    shutil.rmtree(folder / "rank0")
+    with pytest.raises(RecordBroken, match="no rank's part"):
+        Record.open(folder).require_ranks()
+    with pytest.raises(RecordBroken, match="no rank's part"):
+        examine_record(Record.open(folder))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_refuses_is_told_with_the_place(tmp_path: Path, number: int) -> None:
+    """What was to be written where; other errors are nobody's disk."""
+    told = rf"the search cannot be written under {tmp_path}: .*--runs DIR"
+    with pytest.raises(NotPermitted, match=told), writing("the search", tmp_path):
+        raise OSError(number, os.strerror(number), "x")
+    with pytest.raises(FileNotFoundError), writing("the search", tmp_path):
+        (tmp_path / "nothing").read_text()
 
 
 def test_another_schema_is_refused(folder: Path) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
-from torch.utils.data._utils import signal_handling
 
 from stoker.errors import ReaderDied
 from stoker.feed.order import Shard
@@ -254,14 +253,14 @@ def _advice(signals: frozenset[int]) -> str:
 def _watch(iterator: Any) -> None:
     if not iterator._worker_pids_set:
         pids = tuple(worker.pid for worker in iterator._workers)
-        signal_handling._set_worker_pids(id(iterator), pids)
+        torch._C._set_worker_pids(id(iterator), pids)  # type: ignore[attr-defined]
         iterator._worker_pids_set = True
 
 
 def _unwatch(iterator: Any) -> None:
     if iterator._worker_pids_set:
         iterator._worker_pids_set = False
-        signal_handling._remove_worker_pids(id(iterator))
+        torch._C._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
 
 
 def _dead(loader: DataLoader[Any]) -> list[Any]:

@@ -229,8 +229,8 @@ class Record:
         """RecordBroken where no rank has a part in it."""
         if not self.ranks:
             raise RecordBroken(
-                f"{self.folder} has no rank's part: the run has not begun to record, or it was removed; run "
-                "again"
+                f"{self.folder} has no rank's part yet: the run has not begun to record, or it was removed; "
+                "run again"
             )
 
     @classmethod

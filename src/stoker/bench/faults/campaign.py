@@ -13,7 +13,6 @@ from typing import Any
 
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
-from stoker.bench.faults.clock import no_clock
 from stoker.bench.faults.disks import take_own_mounts
 from stoker.bench.faults.judge import OUTCOMES, judge
 from stoker.bench.faults.row import Row
@@ -67,9 +66,8 @@ def chosen(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 def lacking(row: Row) -> str | None:
     """Why this machine cannot run a row; None where it can."""
-    own = {"mounts": take_own_mounts, "clock": no_clock}
     for need in row.needs:
-        why = own[need]() if need in own else needs.reason_of(need)
+        why = take_own_mounts() if need == "mounts" else needs.reason_of(need)
         if why is not None:
             return why
     return None

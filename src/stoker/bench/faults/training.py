@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,9 @@ class Training:
 
     def losses(self) -> dict[int, float]:
         """The loss of each step in the journal; of one that is there twice, none."""
-        found: dict[int, float] = {}
-        twice = set()
-        for line in self.journal():
-            if line.get("kind") == "train":
-                (twice.add if line["step"] in found else lambda _: None)(line["step"])
-                found[line["step"]] = line["loss"]
-        return {step: loss for step, loss in found.items() if step not in twice}
+        found = [(line["step"], line["loss"]) for line in self.journal() if line.get("kind") == "train"]
+        often = Counter(step for step, _ in found)
+        return {step: loss for step, loss in found if often[step] == 1}
 
     def journal(self) -> list[dict[str, Any]]:
         """The whole lines of the journal."""

@@ -171,6 +171,7 @@ class Running:
         parts.callback(self._listening.close)
         store = Store.open(settings.store_url, checked=True)
         parts.callback(store.close)
+        _tell_of_strangers(settings.root, store)
         doctor = Doctor(settings.root, lambda job: self._app.changed(job))
         parts.callback(doctor.close)
         dispatching = Dispatching(settings) if serving.dispatches else None
@@ -234,6 +235,17 @@ def _check_certificate(certificate: Path, key: Path) -> None:
             f"no https with --cert {certificate} and --key {key}: {why}; give a certificate and its key as "
             "PEM files, the key without a passphrase"
         ) from error
+
+
+def _tell_of_strangers(root: Path, store: Store) -> None:
+    """An empty store beside folders of jobs is one that was removed, or another one: seldom what is meant."""
+    there = sum(1 for _ in (root / "runs").glob("*/")) if (root / "runs").is_dir() else 0
+    if there and not any(store.counts().values()):
+        sys.stderr.write(
+            f"stoker: warning: the store does not know the {there} jobs whose folders are in "
+            f"{root / 'runs'}; it was emptied, or is another one: put the right one back, or remove the "
+            "folders\n"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -47,7 +47,7 @@ def malformed_script(scene: Scene) -> Seen:
     name = scene.random.choice(sorted(MALFORMED))
     script = scene.folder / "script.py"
     script.write_bytes(MALFORMED[name])
-    verb = ("doctor", "--no-report", "--budget", str(_BUDGET_S))
+    verb: tuple[str, ...] = ("doctor", "--no-report", "--budget", str(_BUDGET_S))
     if scene.random.random() < 0.25:
         verb = ("tune", "--budget", str(_TUNE_BUDGET_S))
     ended = scene.stoker(*verb, script).ended(names=r"script\.py")
@@ -64,7 +64,7 @@ def lock_folder(scene: Scene) -> Seen:
         else:
             small.lock()
         words = ("train.py", "--note", "steps", "--steps", "100000")
-        verb = ("doctor", "--budget", str(_BUDGET_S))
+        verb: tuple[str, ...] = ("doctor", "--budget", str(_BUDGET_S))
         if scene.random.random() < 0.3:
             verb = ("tune", "--budget", str(_TUNE_BUDGET_S), "--out", str(scene.folder / "found.toml"))
         ended = scene.stoker(*verb, *words, cwd=small.folder).ended(names=r"disk")

@@ -113,8 +113,9 @@ def harm_journal(scene: Scene) -> Seen:
     how = scene.random.choice(((), ("--fresh",)))
     first = job.start(*how).ended(names=r"training|heimdall")
     ended = (first, job.start("--fresh").ended()) if first.code else (first,)
-    done = (job.out / "result.json").exists() and json.loads((job.out / "result.json").read_text())
-    counts = {"trainings done": (1, int(bool(done) and done["ended"] == "done")), **job.loadable()}
+    result = job.out / "result.json"
+    is_done = result.exists() and json.loads(result.read_text())["ended"] == "done"
+    counts = {"trainings done": (1, int(is_done)), **job.loadable()}
     left = (*scene.left(), *job.parts())
     return Seen(ended=ended, counts=counts, left=left, note=f"{note} {' '.join(how)}")
 
@@ -170,7 +171,7 @@ def not_finite(scene: Scene) -> Seen:
 
 def jump(scene: Scene) -> Seen:
     """The wall clock, ahead or back."""
-    clock = Clock(scene.folder / "clock")
+    clock = Clock(scene.folder / "clock", scene.environment())
     job = Training(scene, env=clock.env)
     child = job.start()
     reached = job.reaches(child, job.draw())
@@ -249,7 +250,7 @@ ROWS = (
     ),
     _row(
         name="train-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=5,
-        seconds=20, good=GOES_ON, needs=("clock",),
+        seconds=20, good=GOES_ON,
     ),
     _row(
         name="paths-train", fault="names of no UTF-8, 255 bytes, 2,000 deep, quotes, line ends",
