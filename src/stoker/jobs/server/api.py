@@ -33,7 +33,7 @@ from stoker.jobs.states import State
 
 # Requests that are answered at a time; others wait. Each has a connection to the database meanwhile, of which
 # a server has a hundred for all who use it.
-_THREADS = 8
+_THREADS = 16
 WEB = Path(__file__).parent.parent / "web"
 _STATUS: dict[type[StokerError], int] = {
     NoSuchJob: 404,
@@ -149,11 +149,12 @@ def _add_figures(api: FastAPI, service: Service, streams: Callable[[], int]) -> 
     store = service.store
 
     @api.get("/health", response_model=bodies.HealthBody, responses={503: {"model": bodies.HealthBody}})
-    def health() -> Response:
+    async def health() -> Response:
         """Whether jobs are taken and run."""
         told, is_there = [], True
         try:
-            store.last_id()
+            # Not in the threads that wait for a store which does not answer: it is then that this is asked.
+            await asyncio.to_thread(store.last_id)
         except DatabaseUnreachable as error:
             is_there = False
             told.append(str(error))
