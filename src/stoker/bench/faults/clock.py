@@ -1,4 +1,4 @@
-"""Clocks that jump: the wall clock as Python tells it, in all processes of a trial, as far off as a file says.
+"""Clocks that jump: the wall clock as Python tells it, in a trial's processes, as far off as a file says.
 
 The kernel's own clock is left alone, and so are times of files and the monotonic clock, which no setting of
 a machine's time moves either.

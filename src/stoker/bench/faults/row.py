@@ -16,7 +16,8 @@ class Row:
 
     `act` does it once, at a moment and a place that the scene's chance says, and tells what it saw. `good`
     are the outcomes that hold: more is promised where only one of them is named. `needs` are of
-    `stoker.ward.needs`, or `mounts`: where the machine lacks one, the row is not run, and says so. `seconds` is what a trial takes, about.
+    `stoker.ward.needs`, or `mounts`: where the machine lacks one, the row is not run, and says so.
+    `seconds` is what a trial takes, about.
     """
 
     name: str

@@ -209,11 +209,11 @@ def _row(name: str, fault: str, act: Callable[[Scene], Seen], times: int, **more
 
 
 ROWS = (
-    _row("data-empty", "sets without a sample", empty, 12),
-    _row("data-one", "a set of one sample, batches of eight", one, 8, good=GOES_ON),
-    _row("data-ragged", "a sample of another shape or type than the others", ragged, 12, good=CLEAR_ERROR),
-    _row("data-nan", "NaN in every fifth sample", nan, 8, good=GOES_ON),
-    _row("data-unreadable", "one file that is noise, cut, empty, a folder or a dead link", unreadable, 16),
+    _row("data-empty", "sets without a sample", empty, 10),
+    _row("data-one", "a set of one sample, batches of eight", one, 6, good=GOES_ON),
+    _row("data-ragged", "a sample of another shape or type than the others", ragged, 10, good=CLEAR_ERROR),
+    _row("data-nan", "NaN in every fifth sample", nan, 6, good=GOES_ON),
+    _row("data-unreadable", "one file that is noise, cut, empty, a folder or a dead link", unreadable, 14),
     _row("data-changed", "a file cut, rewritten, grown, touched or removed in mid-epoch", change, 24),
-    _row("paths-feed", "names of no UTF-8, 255 bytes, 2,000 deep, quotes, line ends", strange_paths, 12),
+    _row("paths-feed", "names of no UTF-8, 255 bytes, 2,000 deep, quotes, line ends", strange_paths, 10),
 )

@@ -218,31 +218,31 @@ ROWS = (
     ),
     _row(
         name="jobs-kill-runner", fault="kill -9 of a runner, or of the training it has", act=kill_runner,
-        times=8, seconds=40, good=GOES_ON,
+        times=6, seconds=40, good=GOES_ON,
     ),
     _row(
         name="jobs-kill-machine", fault="kill -9 of every process of the service at once", act=kill_machine,
-        times=5, seconds=45, good=GOES_ON,
+        times=4, seconds=45, good=GOES_ON,
     ),
     _row(
         name="jobs-kill-postgres", fault="kill -9 of PostgreSQL under the service", act=kill_database,
-        times=5, seconds=45, good=GOES_ON, needs=("postgres",),
+        times=4, seconds=45, good=GOES_ON, needs=("postgres",),
     ),
     _row(
-        name="jobs-disk-full", fault="the disk of the service is full for 1 to 4 s", act=fill_disk, times=6,
+        name="jobs-disk-full", fault="the disk of the service is full for 1 to 4 s", act=fill_disk, times=5,
         seconds=45, good=GOES_ON, needs=("mounts",),
     ),
     _row(
         name="jobs-store-harmed", fault="jobs.db between two servers: bits flipped, cut, gone, noise",
-        act=harm_store, times=12, seconds=25, counted="that it is told, or serves what is there",
+        act=harm_store, times=10, seconds=25, counted="that it is told, or serves what is there",
     ),
     _row(
-        name="jobs-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=5,
+        name="jobs-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=4,
         seconds=40, good=GOES_ON,
     ),
     _row(
         name="jobs-malformed", fault="14 scripts that write, print and do what nobody expects",
-        act=odd_script, times=20, seconds=25, good=GOES_ON,
+        act=odd_script, times=18, seconds=25, good=GOES_ON,
     ),
     _row(
         name="jobs-memory", fault="a job that takes memory until the kernel kills it, in 1.5 GiB",

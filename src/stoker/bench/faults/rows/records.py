@@ -120,11 +120,11 @@ ROWS = (
     _row(
         name="record-harmed", part="doctor",
         fault="a record's files, then doctor, --scale, export: bits flipped, cut, gone, noise, older",
-        act=harm_record, times=60, seconds=6,
+        act=harm_record, times=50, seconds=6,
     ),
     _row(
         name="scores-harmed", part="doctor", fault="calibration.jsonl: bits flipped, cut, noise",
-        act=harm_scores, times=20, seconds=5,
+        act=harm_scores, times=16, seconds=5,
     ),
     _row(
         name="settings-harmed", part="watch",

@@ -217,14 +217,14 @@ _row = partial(Row, part="train", counted=_COUNTED)
 
 ROWS = (
     _row(
-        name="train-kill", fault="kill -9 of a training, twice", act=kill, times=8, seconds=40, good=GOES_ON,
+        name="train-kill", fault="kill -9 of a training, twice", act=kill, times=6, seconds=40, good=GOES_ON,
     ),
     _row(
         name="train-kill-rank", fault="kill -9 of one of two ranks, torchrun's or the trainer's own",
-        act=kill_rank, times=8, seconds=60, good=GOES_ON,
+        act=kill_rank, times=6, seconds=60, good=GOES_ON,
     ),
     _row(
-        name="train-disk-full", fault="the disk that is trained into fills up", act=fill_disk, times=8,
+        name="train-disk-full", fault="the disk that is trained into fills up", act=fill_disk, times=6,
         seconds=30, good=CLEAR_ERROR, needs=("mounts",),
     ),
     _row(
@@ -233,11 +233,11 @@ ROWS = (
     ),
     _row(
         name="checkpoint-harmed", fault="the newest checkpoint or all: bits flipped, cut, gone, noise, older",
-        act=harm_checkpoint, times=16, seconds=30,
+        act=harm_checkpoint, times=14, seconds=30,
     ),
     _row(
         name="journal-harmed", fault="metrics, config, result, best and lock files of a training",
-        act=harm_journal, times=14, seconds=35,
+        act=harm_journal, times=12, seconds=35,
         counted="trainings that come to their end; checkpoints that load; parts",
     ),
     _row(
@@ -249,11 +249,11 @@ ROWS = (
         act=not_finite, times=4, seconds=12, good=CLEAR_ERROR, counted="that none of it is kept",
     ),
     _row(
-        name="train-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=5,
+        name="train-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=4,
         seconds=20, good=GOES_ON,
     ),
     _row(
         name="paths-train", fault="names of no UTF-8, 255 bytes, 2,000 deep, quotes, line ends",
-        act=strange_paths, times=8, seconds=30,
+        act=strange_paths, times=6, seconds=30,
     ),
 )  # fmt: skip

@@ -212,23 +212,23 @@ _row = partial(Row, part="watch", counted=_COUNTED)
 
 ROWS = (
     _row(
-        name="run-kill", fault="kill -9 of a script that is observed", act=kill_script, times=10, seconds=12,
+        name="run-kill", fault="kill -9 of a script that is observed", act=kill_script, times=8, seconds=12,
         good=GOES_ON,
     ),
     _row(
-        name="run-kill-rank", fault="kill -9 of one of two ranks under torchrun", act=kill_rank, times=8,
+        name="run-kill-rank", fault="kill -9 of one of two ranks under torchrun", act=kill_rank, times=6,
         seconds=25, good=GOES_ON,
     ),
     _row(
         name="run-kill-worker", fault="kill -9 of a worker of the script's own DataLoader", act=kill_worker,
-        times=8, seconds=15,
+        times=6, seconds=15,
     ),
     _row(
         name="run-kill-scribe", fault="kill -9 of the process that writes the record", act=kill_scribe,
-        times=8, seconds=20, good=GOES_ON,
+        times=6, seconds=20, good=GOES_ON,
     ),
     _row(
-        name="run-disk-full", fault="the disk of the record fills up", act=fill_disk, times=8, seconds=20,
+        name="run-disk-full", fault="the disk of the record fills up", act=fill_disk, times=6, seconds=20,
         good=GOES_ON, needs=("mounts",),
     ),
     _row(
@@ -240,7 +240,7 @@ ROWS = (
         seconds=15, good=GOES_ON, needs=("mounts",),
     ),
     _row(
-        name="run-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=8,
+        name="run-clock", fault="the wall clock jumps by 5 s to 40 years, ahead or back", act=jump, times=6,
         seconds=25, good=GOES_ON,
     ),
     _row(
