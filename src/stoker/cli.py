@@ -129,7 +129,6 @@ app.command(
     no_args_is_help=True,
 )
 def tune(
-    context: typer.Context,
     script: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The script and its arguments.")
     ] = None,
@@ -168,6 +167,7 @@ def tune(
         str | None, typer.Option(help="A cluster to tune on, a node of it: ray, or ray://HOST:PORT.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer gives it
 ) -> None:
     """Try one change at a time on a training script, and keep what is proved."""
     if lr + micro_batch + workers > 1:
@@ -255,7 +255,6 @@ def export(
 
 @app.command(no_args_is_help=True)
 def stage(
-    context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SRC", help="s3://, gs://, az://, https://, or a folder.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The local folder to fill.")],
     classes: Annotated[
@@ -287,6 +286,7 @@ def stage(
     part: Annotated[str | None, typer.Option(metavar="NUMBER/COUNT", hidden=True)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer gives it
 ) -> None:
     """Copy a set, or a seeded part of it, to local disk: verified, resumable, whole files only."""
     from stoker.feed import stage as stages

@@ -92,9 +92,13 @@ def test_a_search_has_its_node_to_itself(pair: FakeCluster, tmp_path: Path) -> N
     """It waits until one is free; those that it did not take are given back."""
     told: list[str] = []
     busy = [pair.take(node, cpus=1.0, gpus=0.0) for node in pair.nodes()]
-    freeing = threading.Thread(
-        target=lambda: ([time.sleep(0.01) for _ in iter(lambda: bool(told), True)], busy[1].close())
-    )
+
+    def free_one() -> None:
+        while not told:
+            time.sleep(0.01)
+        busy[1].close()
+
+    freeing = threading.Thread(target=free_one)
     freeing.start()
     assert searching(pair, tmp_path, told, "import sys; sys.exit(3)").run() == 3
     freeing.join()

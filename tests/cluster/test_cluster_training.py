@@ -222,10 +222,12 @@ def test_the_folder_of_a_process_that_is_only_cut_off_is_waited_for(tmp_path: Pa
             while not any("lets go" in line for line in told):
                 time.sleep(0.01)
 
-    cutting = when(
-        lambda: len(steps_of(tmp_path)) >= 3,
-        lambda: (threading.Thread(target=hold).start(), cluster.lose("a"), held.wait(PATIENCE_S)),
-    )
+    def cut() -> None:
+        threading.Thread(target=hold).start()
+        cluster.lose("a")
+        held.wait(PATIENCE_S)
+
+    cutting = when(lambda: len(steps_of(tmp_path)) >= 3, cut)
     try:
         assert Training(cluster, wanted(tmp_path, last=10), told.append).run() == 0
     finally:
