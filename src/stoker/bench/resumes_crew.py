@@ -126,12 +126,8 @@ class Crew:
                 member.send(signal.SIGTERM)
             self._release()
             return blow.kind, where
-        if blow.kind == "reader" and (readers := one.readers()):
-            where, held = one.page.where, one.page.held
-            [hit] = [reader for reader in readers if reader.pid == held] or [_chosen(readers, blow.part)]
-            hit.kill()
-            self._release()
-            return blow.kind, where
+        if blow.kind == "reader" and (read := self._hit_reader(one, blow.part)) is not None:
+            return blow.kind, read
         kind = "all" if blow.kind == "all" else "rank"
         killed = self.members if kind == "all" else [one]
         for member in killed:
@@ -144,26 +140,47 @@ class Crew:
         dead = [member.page for member in killed if member.code == -signal.SIGKILL]
         return (kind, _most_telling(dead)) if dead else None
 
+    def _hit_reader(self, rank: Member, part: float) -> str | None:
+        """Kill the reader that waits for it, or any; where it fell. None where there is none."""
+        readers, where, held = rank.readers(), rank.page.where, rank.page.held
+        waiting = [reader for reader in readers if reader.pid == held]
+        for reader in [*waiting, *readers[int(part * len(readers)) :]][:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                reader.kill()
+                self._release()
+                return where
+        return None
+
     def _release(self) -> None:
         for page in self.pages:
             page.release()
 
     def see_out(self) -> list[int]:
         """Wait until all have ended; when one has failed, the others are made to."""
-        failed: float | None = None
-        asked = False
-        while any(code is None for code in self.codes):
-            if failed is None:
-                self._check_patience()
-                failed = time.monotonic() if set(self.codes) - {None, 0, STOPPED} else None
-            elif time.monotonic() - failed > _NOTICE_S and not asked:
-                asked = True
-                self._send(signal.SIGTERM)
-            elif time.monotonic() - failed > _NOTICE_S + _GRACE_S:
-                self.forced += sum(code is None for code in self.codes)
-                self._send(signal.SIGKILL)
+        while (codes := set(self.codes)) & {None}:
+            if codes - {None, 0, STOPPED}:
+                self._make_end()
+                break
+            self._check_patience()
             time.sleep(_LOOK_S)
         return [code for code in self.codes if code is not None]
+
+    def _make_end(self) -> None:
+        """Let those that are left notice that one has died; ask them to end; kill them."""
+        if self._have_ended(_NOTICE_S):
+            return
+        self._send(signal.SIGTERM)
+        if not self._have_ended(_GRACE_S):
+            self.forced = self.codes.count(None)
+            self._send(signal.SIGKILL)
+            for member in self.members:
+                member.process.join(PATIENCE_S)
+
+    def _have_ended(self, within_s: float) -> bool:
+        until = time.monotonic() + within_s
+        while None in self.codes and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return None not in self.codes
 
     def _send(self, number: signal.Signals) -> None:
         for member in self.members:
@@ -291,10 +308,6 @@ def _post(chain: Chain, name: str, rank: int = 0, port: int = 0) -> Post:
     folder = chain.folder / "processes"
     folder.mkdir(exist_ok=True)
     return Post(page=folder / f"{name}.page", log=folder / f"{name}.log", rank=rank, port=port)
-
-
-def _chosen(readers: Sequence[psutil.Process], part: float) -> psutil.Process:
-    return readers[int(part * len(readers))]
 
 
 def _most_telling(pages: Sequence[Page]) -> str:
