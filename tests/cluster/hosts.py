@@ -34,8 +34,8 @@ _PATIENCE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 # A node dies at its start when its agents, whose imports take 3 s of a core, have not told their ports within
-# 15 s; a head, when its dashboard has not within a minute. That is fixed in Ray 2.60, and too short where others
-# use the cores: there a start goes before them, and is made again.
+# 15 s; a head, when its dashboard has not within a minute. That is fixed in Ray 2.60, and too short where
+# others use the cores: there a start goes before them, and is made again.
 _STARTS = 5
 _DIED_YOUNG = "WaitFor"
 
