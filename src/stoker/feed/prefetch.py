@@ -253,14 +253,14 @@ def _advice(signals: frozenset[int]) -> str:
 def _watch(iterator: Any) -> None:
     if not iterator._worker_pids_set:
         pids = tuple(worker.pid for worker in iterator._workers)
-        torch._C._set_worker_pids(id(iterator), pids)  # type: ignore[attr-defined]
+        torch._C._set_worker_pids(id(iterator), pids)
         iterator._worker_pids_set = True
 
 
 def _unwatch(iterator: Any) -> None:
     if iterator._worker_pids_set:
         iterator._worker_pids_set = False
-        torch._C._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        torch._C._remove_worker_pids(id(iterator))
 
 
 def _dead(loader: DataLoader[Any]) -> list[Any]:
