@@ -18,7 +18,7 @@ from stoker.cluster import training
 from stoker.cluster.nodes import Look
 from stoker.cluster.training import STOPPED, Training, Wanted, choose_nodes, environments
 from stoker.errors import ClusterFailed, UsageError
-from stoker.train.folder import is_taken, taken
+from stoker.train.folder import is_taken
 from stoker.ward.fake_cluster import FakeCluster
 
 PATIENCE_S = 60.0
@@ -51,6 +51,20 @@ while step < last:
     time.sleep(0.05)
 if rank == 0:
     print(json.dumps({"step": step, "world": world}))
+"""
+
+_LOCKED = "    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+# The first rank 0 on a node that the cluster gives up and that lives: something of it has the lock yet.
+_OUTLIVED = """
+    if not list(folder.glob("meeting-*")):
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                os.closerange(0, 3)
+                while not (folder / "let-go").exists():
+                    time.sleep(0.01)
+            os._exit(0)
+        os.wait()
 """
 
 
@@ -211,25 +225,18 @@ def test_the_folder_of_a_process_that_is_only_cut_off_is_waited_for(tmp_path: Pa
     """Until it lets go: two never write to one training."""
     cluster = FakeCluster("a", "b")
     told: list[str] = []
-    held = threading.Event()
-
-    def hold() -> None:
-        # The rank 0 of a node that the cluster gave up and that lives: it has the folder for a while yet.
-        while is_taken(tmp_path):
-            time.sleep(0.005)
-        with taken(tmp_path):
-            held.set()
-            while not any("lets go" in line for line in told):
-                time.sleep(0.01)
 
     def cut() -> None:
-        threading.Thread(target=hold).start()
         cluster.lose("a")
-        held.wait(PATIENCE_S)
+        until = time.monotonic() + PATIENCE_S
+        while not any("lets go" in line for line in told) and time.monotonic() < until:
+            time.sleep(0.01)
+        (tmp_path / "let-go").touch()
 
     cutting = when(lambda: len(steps_of(tmp_path)) >= 3, cut)
     try:
-        assert Training(cluster, wanted(tmp_path, last=10), told.append).run() == 0
+        program = RANK.replace(_LOCKED, _LOCKED + _OUTLIVED)
+        assert Training(cluster, wanted(tmp_path, last=10, program=program), told.append).run() == 0
     finally:
         cutting.join()
         cluster.close()

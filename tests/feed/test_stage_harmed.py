@@ -27,6 +27,10 @@ def staged(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.bin")}
 
 
+def without_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def read_only(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
 
@@ -51,7 +55,7 @@ def test_a_manifest_without_room_for_another_copy_stands_as_it_was(
     local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files are there, and so are their lines."""
-    monkeypatch.setattr(Manifest, "rewrite", read_only)
+    monkeypatch.setattr(Manifest, "fold", without_room)
     assert Stage(local, tmp_path / "dst").run().copied == len(FILES)
     assert staged(tmp_path / "dst") == FILES
     assert Stage(local, tmp_path / "dst").run().kept == len(FILES)

@@ -159,7 +159,7 @@ class RankRecord:
 
     def meetings(self) -> Iterator[Meeting]:
         """The collectives of all ranks, as this one met them; none of a process that trains by itself."""
-        for line in self._lines("meetings"):
+        for line in self._lines("meetings", timed=False):
             if "part" not in line:  # as the doctor's own records once had them
                 yield _as(Meeting, line, self.folder)
 
@@ -167,7 +167,7 @@ class RankRecord:
         """The counters, about one line a second."""
         yield from self._lines("resources")
 
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+    def _lines(self, name: str, *, timed: bool = True) -> Iterator[dict[str, Any]]:
         path = self.folder / f"{name}.jsonl"
         try:
             with path.open("rb") as file:
@@ -178,7 +178,7 @@ class RankRecord:
                         told = json.loads(line)
                     except ValueError as error:
                         raise _broken_line(path, number, f"is not JSON ({error})") from error
-                    if not isinstance(told, dict) or not isinstance(told.get("t"), (int, float)):
+                    if not isinstance(told, dict) or (timed and not isinstance(told.get("t"), (int, float))):
                         raise _broken_line(path, number, "is no line of a record")
                     yield told
         except FileNotFoundError:

@@ -125,9 +125,12 @@ function makeChart(quantity, names) {
     el("figcaption", { id: heading, class: "between" }, el("b", {}, quantity), at), place, legend);
   let plot = null;
   let isDirty = false;
+  // The step that keys went to; a pointer has its own place on the screen.
+  let walkedTo = null;
   const watching = new ResizeObserver(() => plot && plot.width !== place.clientWidth && plot.setSize({ width: place.clientWidth, height: HEIGHT }));
   watching.observe(place);
   place.addEventListener("keydown", walk);
+  place.addEventListener("pointermove", () => { walkedTo = null; });
 
   function add(name, point) {
     let line = lines.get(name);
@@ -177,6 +180,8 @@ function makeChart(quantity, names) {
     const isWhole = steps.length < 2 || (min <= steps[0] && max >= steps[steps.length - 1]);
     plot.setData(data, isWhole);
     if (!isWhole) plot.redraw();
+    // uPlot scales the new points in a task of its own, before this one.
+    if (walkedTo !== null) queueMicrotask(() => plot && pointAt(walkedTo));
   }
 
   function options(isLog) {
@@ -218,7 +223,11 @@ function makeChart(quantity, names) {
     const wanted = { ArrowLeft: (now ?? last + 1) - 1, ArrowRight: (now ?? -1) + 1, Home: 0, End: last }[event.key];
     if (wanted === undefined) return;
     event.preventDefault();
-    const step = plot.data[0][Math.max(0, Math.min(last, wanted))];
+    walkedTo = plot.data[0][Math.max(0, Math.min(last, wanted))];
+    pointAt(walkedTo);
+  }
+
+  function pointAt(step) {
     plot.setCursor({ left: plot.valToPos(step, "x"), top: 10 });
   }
 

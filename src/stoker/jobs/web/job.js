@@ -100,7 +100,7 @@ export function jobPage(main, { id, go }) {
   function verdictPart() {
     const sentence = el("p", { class: "sentence" });
     const told = el("p", { class: "soft", role: "status" });
-    const run = el("button", { type: "button", onclick: examine });
+    const run = el("button", { type: "button", onclick: examine, hidden: true }, "Run the doctor");
     const report = el("a", { class: "button", href: `/api/training${path}/report`, target: "_blank", rel: "noopener" }, "Open the report");
     async function examine() {
       run.disabled = true;
