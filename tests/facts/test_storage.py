@@ -84,9 +84,7 @@ def test_rotation_of_a_partition_is_its_disks(tmp_path: Path) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(
-        storage, "_HUNG_S", 120.0
-    )  # a disk that others write to answers late, and no mount hangs
+    monkeypatch.setattr(storage, "_HUNG_S", 120.0)  # a disk at which others write answers late
     folder = tmp_path / "data"
     (folder / "deep").mkdir(parents=True)
     for number in range(20):
