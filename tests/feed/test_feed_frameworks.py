@@ -107,9 +107,7 @@ def assert_same_batches(found: Batches, expected: Batches) -> None:
     assert found[-1] in (last, last + last[:1])
 
 
-@pytest.mark.parametrize(
-    "script", [*LOOPS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in LOOPS[2:])]
-)
+@pytest.mark.parametrize("script", LOOPS)
 def test_two_ranks_share_the_batches_of_one(script: str, told: Any) -> None:
     """Every sample once an epoch but for the padding of the last batch, in the same global batches."""
     two, one = told(script)
