@@ -28,7 +28,7 @@ from stoker.errors import BenchFailed
 PATIENCE_S = 400.0
 # After one has died: for the others to notice, and then to end when they are asked to. torchrun waits 30 s.
 _NOTICE_S, _GRACE_S = 3.0, 15.0
-_NAP_S, _LOOK_S = 0.0002, 0.01
+_NAP_S, _LOOK_S, _LONGEST_LOOK_S = 0.0002, 0.01, 1.0
 _TAIL = 1500
 # Seconds that are spent in a place as a rule, until some have been measured.
 _TYPICAL = {
@@ -83,7 +83,8 @@ class Crew:
 
     def __init__(self, members: Sequence[Member], store: Any = None) -> None:
         self.members = members
-        self.begun = time.monotonic()
+        self.begun = self._looked = time.monotonic()
+        self._waited = 0.0
         # The ranks meet by it: it lives as long as they do.
         self._store = store
         self.forced = 0
@@ -177,10 +178,11 @@ class Crew:
                 member.process.join(PATIENCE_S)
 
     def _have_ended(self, within_s: float) -> bool:
-        until = time.monotonic() + within_s
-        while None in self.codes and time.monotonic() < until:
+        for _ in range(int(within_s / _LOOK_S)):
+            if None not in self.codes:
+                return True
             time.sleep(_LOOK_S)
-        return None not in self.codes
+        return False
 
     def _send(self, number: signal.Signals) -> None:
         for member in self.members:
@@ -188,7 +190,11 @@ class Crew:
                 member.send(number)
 
     def _check_patience(self) -> None:
-        if time.monotonic() - self.begun > PATIENCE_S:
+        # By the looks and not by the clock: a machine that was stopped meanwhile hangs nowhere.
+        now = time.monotonic()
+        self._waited += min(now - self._looked, _LONGEST_LOOK_S)
+        self._looked = now
+        if self._waited > PATIENCE_S:
             self._send(signal.SIGUSR1)  # where each of them stands goes into its log
             time.sleep(1)
             raise Hung(f"no end after {PATIENCE_S:.0f} s: {self.tails()}")
