@@ -15,12 +15,13 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from stoker.ward.fake_device import FakeDevice
 from stoker.watch import Meeting, hooks
 from stoker.watch import notes as n
 from stoker.watch.clock import DeviceClock
 from stoker.watch.meetings import Meetings
 from stoker.watch.observer import Observer
-from stoker.watch.part import meetings_of
+from stoker.watch.part import meetings_of, step_of
 from stoker.watch.reader import Reader
 
 MS = 1_000_000
@@ -181,6 +182,29 @@ def test_garbage_is_told_with_the_step_in_which_it_was_collected(observer: Obser
 
 
 # --- by a device's clock ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_device_has_come_when_it_has_nothing_left_to_compute(observer: Observer, busy: bool) -> None:
+    """Where it computes for longer than sums take, nothing is waited for, however long the host stands."""
+    device = FakeDevice()
+    model = DistributedDataParallel(nn.Linear(4, 2))
+    model.register_comm_hook(None, napping)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    observer.use_device(device)  # type: ignore[arg-type]
+    for _ in range(2):
+        loss = model(torch.ones(2, 4)).sum()
+        device.launch(4 * NAP if busy else 0.0)
+        loss.backward()
+        optimizer.step()
+    device.synchronize()
+    found, clock = read(observer), DeviceClock()
+    clock.pass_marks(observer.events.take_marks(len(observer.events.marks)))
+    for number, parts in enumerate(found.done):
+        (one,) = meetings_of(parts, number, device=found.device, clock=clock)
+        step_of(parts, number, loaders_seen=False, device=found.device, clock=clock)
+        assert (one.stood < 0.5 * NAP) is busy
 
 
 def test_on_a_device_both_ends_are_its_own() -> None:

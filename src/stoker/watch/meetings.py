@@ -73,7 +73,7 @@ class Meetings:
 
         What comes back is for `over`; None where no gradients are brought together in this pass.
         """
-        if not self._models or call.__name__ != "backward":  # by `grad` they are not
+        if not self._models or getattr(call, "__name__", "") != "backward":  # by `grad` they are not
             return None
         if self._expected:  # a pass within a pass, whose end may be where the ranks wait
             self._nested = True
