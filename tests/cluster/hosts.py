@@ -34,8 +34,8 @@ _PATIENCE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 # A node dies at its start when its agents, whose imports take 3 s of a core, have not told their ports within
-# 15 s; a head, when its dashboard has not within a minute. That is fixed in Ray 2.60, and too short where others
-# use the cores: there a start goes before them, and is made again.
+# 15 s; a head, when its dashboard has not within a minute. That is fixed in Ray 2.60, and too short where
+# others use the cores: there a start goes before them, and is made again.
 _STARTS = 5
 _DIED_YOUNG = "WaitFor"
 
@@ -186,10 +186,9 @@ class Host:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        mine = os.getpriority(os.PRIO_PROCESS, 0)
         command = self.command(
-            "nice", f"--adjustment={-mine - 5}", RAY, "start", *words, f"--node-ip-address={self.address}",
-            "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats",
+            RAY, "start", *words, f"--node-ip-address={self.address}", "--num-gpus=0",
+            "--object-store-memory=80000000", "--disable-usage-stats",
         )  # fmt: skip
         for _ in range(_STARTS):
             with (
@@ -197,14 +196,20 @@ class Host:
                 subprocess.Popen(command, env=env, stdout=told, stderr=told) as starting,
             ):
                 while starting.poll() is None and not self._died_young():
+                    self._go_before(others=True)
                     time.sleep(0.5)
                 if starting.poll() == 0:
-                    self.run("sh", "-c", f"renice -n {mine} $(ps -eo pid=) >/dev/null 2>&1 || true")
+                    self._go_before(others=False)
                     return
                 self._kill_all()
                 told.seek(0)
                 said = told.read()
         raise AssertionError(f"Ray on {self.name} died at its start {_STARTS} times: {said}")
+
+    def _go_before(self, *, others: bool) -> None:
+        """Have the scheduler prefer the sessions of this host, or treat them as any."""
+        each = f"for one in /proc/[0-9]*/autogroup; do echo {-10 if others else 0} >$one; done"
+        self.run("sh", "-c", f"{each} 2>/dev/null || true")
 
     def _died_young(self) -> bool:
         said = self.run("sh", "-c", "cat /tmp/ray/session_*/logs/raylet*.err 2>/dev/null || true")
