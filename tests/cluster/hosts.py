@@ -44,7 +44,7 @@ def why_not() -> str | None:
     """Why hosts cannot be made here."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "hosts in namespaces need Linux, and root"
-    for program in ("ip", "nft", "unshare", "nsenter"):
+    for program in ("ip", "nft", "unshare", "nsenter", "setpriv"):
         if shutil.which(program) is None:
             return f"hosts in namespaces need the program {program} (Debian: iproute2, nftables, util-linux)"
     if not Path("/dev/net/tun").exists():
@@ -69,7 +69,7 @@ class Host:
     def boot(self) -> None:
         """Its namespaces, its network, its disks; nothing runs on it yet."""
         self._first = subprocess.Popen(
-            ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
              "sh", "-c", "echo here; exec sleep infinity"],
             stdout=subprocess.PIPE,
         )  # fmt: skip
