@@ -165,6 +165,18 @@ def test_a_run_without_progress_is_stopped(tmp_path: Path) -> None:
     assert result.reason == "no progress for 1 s, at step 7"
 
 
+def test_a_script_that_failed_and_is_slow_to_go_has_failed(tmp_path: Path) -> None:
+    """It joins its workers, say: what is told is why it failed, not that it makes no more steps."""
+    path = script(
+        tmp_path,
+        "import atexit, steps, time\natexit.register(time.sleep, 60)\nsteps.child.progress(7)\n"
+        "raise RuntimeError('no such sample: 12')",
+    )
+    result = run(plan(path, hook="scratch_hooks:give_child", limits=Limits(idle_seconds=1)))
+    assert (result.outcome, result.guard, result.steps) == ("failed", None, 7)
+    assert result.reason == "RuntimeError: no such sample: 12 (then no progress for 1 s, at step 7)"
+
+
 @pytest.mark.parametrize(
     ("start", "reason"), [(30, "no progress for 1 s, at step 7"), (1, "no progress for 1 s, at step n/a")]
 )

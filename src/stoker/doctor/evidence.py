@@ -34,6 +34,8 @@ from stoker.watch.tally import Making
 _NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "padding", "loaders")
 # Of a record of days, the last steps: what is slow now.
 _MOST_STEPS = 100_000
+# Batches whose own times are kept.
+_MOST_BATCHES = 4096
 # Steps of which a slope or a stall can be told.
 _FEWEST = 16
 # Steps that stand out, for what holds them up to be one that comes again.
@@ -64,7 +66,7 @@ class Evidence:
 
     `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch,
-    `epochs` those of the first epoch and of the later ones.
+    `epochs` those of the first epoch and of the later ones; `made` is what each batch took, in order.
     `foreign` are cores that other processes may have taken from it.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
@@ -101,6 +103,7 @@ class Evidence:
     drawn: LoaderFacts | None = None
     making: Mapping[str, Any] = field(default_factory=dict)
     epochs: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+    made: tuple[float, ...] = ()
     batch_bytes: int | None = None
     padding: float | None = None
     recompiled: tuple[int, float] | None = None
@@ -261,10 +264,12 @@ def read(
     drawn = _drawn(told.get("observed", {}).get("loaders") or rank.about.get("loaders") or [])
     workers = (drawn[1].workers or 0) if drawn is not None else 0
     making, epochs = Making(), Epochs(None if drawn is None else drawn[1].length)
+    made: deque[float] = deque(maxlen=_MOST_BATCHES)
     for batch in rank.batches():
         if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, began, ended):
             making.add(batch)
             epochs.add(batch)
+            made.append(batch.read + batch.transform + batch.collate + (batch.queued or 0.0))
     per_step = 1.0
     fed = [step for step in steps if step.samples is not None]
     samples = fmean(step.samples for step in fed if step.samples is not None) if fed else None
@@ -302,6 +307,7 @@ def read(
         drawn=None if drawn is None else drawn[1],
         making=making.to_json() if making.batches else {},
         epochs=epochs.compared(),
+        made=tuple(made),
         batch_bytes=_batch_bytes(told),
         padding=read_padding(told),
         recompiled=_recompiled(told),

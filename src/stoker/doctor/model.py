@@ -20,8 +20,10 @@ take their time for each of them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, hypot, isfinite, log2
+from statistics import fmean
 from typing import Any
 
+from stoker.doctor.ahead import step_seconds
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM
 
@@ -192,12 +194,25 @@ def _by_parts(run: Evidence, changes: Sequence[Change]) -> tuple[float, str] | N
         modelled = replace(now, workers=then.workers).seconds(run)
         stays = 1.0 if modelled is None else run.step_with[1] / modelled[0]
     elif before is not None and before[1] == after[1]:
-        # What the parts do not explain stays, as long as the run waits for the same part. A longer queue
-        # evens out what varies from batch to batch.
+        # What the parts do not explain stays, as long as the run waits for the same part.
         stays = _steady(run, then.startup < now.startup) / before[0]
         if stays > 1:
-            stays = 1 + (stays - 1) * min(1.0, now.prefetch / then.prefetch)
+            stays = 1 + (stays - 1) * _unevenness_left(run, now, then)
     return max(after[0] * stays + then.startup, then.compute), after[1]
+
+
+def _unevenness_left(run: Evidence, now: "_Loop", then: "_Loop") -> float:
+    """A longer queue evens out what varies from batch to batch: what is left of that, as a share."""
+    if then.prefetch <= now.prefetch or not now.workers:
+        return 1.0
+    compute = now.compute / run.batches
+    before, after = (
+        step_seconds(run.made, compute, workers=now.workers, prefetch=one.prefetch) for one in (now, then)
+    )
+    even = max(compute, fmean(run.made) / now.workers) if run.made else 0.0
+    if before is None or after is None or before <= even:
+        return now.prefetch / then.prefetch
+    return max(0.0, after - even) / (before - even)
 
 
 def _steady(run: Evidence, workers_stay: bool) -> float:

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from stoker.doctor.advice import CONSEQUENCES, MIND, lines_for
+from stoker.doctor.ahead import long_enough
 from stoker.doctor.budget import Budget, ram_with
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure
@@ -205,7 +206,7 @@ def _value_of(cure: Cure, cause: str, run: Evidence, budget: Budget) -> tuple[An
     if cure.change == "num_workers":
         return _fewer_workers(run, budget) if cause in _OF_MEMORY else _workers_for(run, budget)
     if cure.change == "prefetch_factor":
-        return (1 if cause in _OF_MEMORY else None), None
+        return (1, None) if cause in _OF_MEMORY else _queue_for(run, budget)
     if cure.change == "persistent_workers":
         return True, None
     if cure.change == "pin_memory":
@@ -227,6 +228,23 @@ def _workers_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]
     if fit <= run.workers:
         return None, f"num_workers: {ram.limited_by} has room for {fit}, and there are {run.workers}"
     return fit, None
+
+
+def _queue_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
+    """As many batches of each worker as even out their times; and no more than half of /dev/shm holds."""
+    had = (run.drawn.prefetch if run.drawn is not None else None) or 2
+    if run.compute is None:
+        return None, None
+    found = long_enough(run.made, run.compute / run.batches, workers=run.workers, prefetch=had)
+    if found is None:
+        return None, None
+    room = budget.ram.shm_free
+    if room is None or not run.batch_bytes:
+        return found[0], None
+    fit = room // 2 // (run.workers * run.batch_bytes)
+    if fit <= had:
+        return None, f"prefetch_factor: /dev/shm has room for {fit}, and it is {had}"
+    return min(found[0], fit), None
 
 
 def _fewer_workers(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:

@@ -20,6 +20,8 @@ class Ending:
     exit_status: int | None = None
     error: str | None = None
     """The uncaught exception that the script's process told of, or the last line of its stderr."""
+    uncaught: str | None = None
+    """An exception that some process told of, also of those that have not ended."""
     rank: int | None = None
     """Which of several processes it is that ended."""
     oom_killed: bool = False
@@ -53,6 +55,14 @@ def first_to_fail(exits: Mapping[int, int], errors: Mapping[int, str]) -> int | 
     return next(iter((*killed, *own, *failed, *reversed(exits))), None)
 
 
+def uncaught(errors: Mapping[int, str], ranks: int) -> str | None:
+    """What went wrong first, by what ranks told: not that they have lost another."""
+    for rank, text in errors.items():
+        if not any(word in text for word in _LOST):
+            return text if ranks == 1 else f"rank {rank}: {text}"
+    return None
+
+
 def _aborted(status: int) -> bool:
     """As NCCL ends a rank that waits for one that is gone."""
     return os.WTERMSIG(status) == signal.SIGABRT
@@ -66,6 +76,8 @@ def decide(ending: Ending) -> Verdict:
         return Verdict(outcome="done", reason=f"ended at step {_count(ending.steps)}")
     if ending.guard is not None:
         name, reason = ending.guard
+        if name == "idle" and ending.uncaught is not None:  # it joins its workers, or ranks wait for it
+            return Verdict(outcome="failed", reason=f"{ending.uncaught} (then {reason})")
         return Verdict(outcome="stopped", reason=reason, guard=name)
     if ending.timeout_s is not None:
         return Verdict(

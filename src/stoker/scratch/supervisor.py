@@ -87,6 +87,7 @@ class Supervisor:
                 exit_status=None if ended is None else self._exits[ended],
                 rank=ended if self._plan.ranks > 1 else None,
                 error=self._errors.get(ended or 0) or _last_line(self._tail(self._stderr)),
+                uncaught=outcome.uncaught(self._errors, self._plan.ranks),
                 oom_killed=guards.oom_kills() > oom_before,
                 steps=self._steps,
                 steps_limit=self._plan.limits.steps,

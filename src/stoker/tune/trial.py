@@ -170,7 +170,7 @@ def _outcome(result: Result, found: Rates | None, thrash: Message | None, ranks:
     if result.outcome in ("failed", "crashed"):
         # Of several ranks the last line may be another's.
         said = result.stderr_tail.strip().splitlines() if ranks == 1 else []
-        reason = f"{result.reason}: {said[-1]}" if said else result.reason
+        reason = f"{result.reason}: {said[-1]}" if said and said[-1] not in result.reason else result.reason
         return ("failed" if result.outcome == "failed" else "crashed"), reason
     if found is None:
         return "short", f"{result.steps or 0} steps make no whole stretch ({result.outcome}: {result.reason})"

@@ -1,5 +1,8 @@
 """Batches are made while nobody computes: a step takes the loader's time and then the model's."""
 
+from statistics import median
+
+from stoker.doctor.ahead import long_enough
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
@@ -11,7 +14,14 @@ _LOADER = Cure(
     text="make them in a worker: an IterableDataset around the generator, DataLoader(..., batch_size=None, "
     "num_workers=1)",
 )
-CURES = (_WORKERS, _LOADER)
+_AHEAD = Cure(
+    change="prefetch_factor",
+    text="a longer queue: prefetch_factor=4 or more, so that others lie ready while a slow batch is made",
+    risk="memory and /dev/shm for each batch under way",
+)
+CURES = (_WORKERS, _LOADER, _AHEAD)
+# By how much the step may be off what its batches' times make of it, as a share, for them to explain it.
+_EXPLAINED = 0.25
 
 
 def judge(run: Evidence) -> Judgement:
@@ -21,7 +31,7 @@ def judge(run: Evidence) -> Judgement:
     if run.drawn.workers is None:
         return None
     if run.workers:
-        return RuledOut(by=f"{run.workers} workers make batches beside the loop")
+        return _by_queue(run)
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     if run.loader is None or run.compute is None:
@@ -42,6 +52,32 @@ def judge(run: Evidence) -> Judgement:
         certainty=0.9 if mostly else 0.5,
         evidence=(told,),
         cures=(_WORKERS,),
+    )
+
+
+def _by_queue(run: Evidence) -> Judgement:
+    """By the times of its batches: whether they are made beside the loop, but too few of them ahead."""
+    beside = RuledOut(by=f"{run.workers} workers make batches beside the loop")
+    if run.lost < ALARM or run.compute is None or run.drawn is None:
+        return beside
+    prefetch = run.drawn.prefetch or 2
+    found = long_enough(run.made, run.compute / run.batches, workers=run.workers, prefetch=prefetch)
+    if found is None:
+        return beside
+    value, now, then = (found[0], *(seconds * run.batches for seconds in found[1:]))
+    saved = min(run.lost, 1 - then / now)
+    if saved < ALARM or abs(now / run.step - 1) > _EXPLAINED:
+        return beside
+    usual, slowest = median(run.made), max(run.made)
+    return Found(
+        share=saved,
+        certainty=0.95,
+        evidence=(
+            f"a batch is made in {duration(usual)} and at most in {duration(slowest)}, and "
+            f"{run.workers} workers with prefetch_factor={prefetch} have too few ready for that: by these "
+            f"times a step takes {duration(now)}, and {duration(then)} with prefetch_factor={value}",
+        ),
+        cures=(_AHEAD,),
     )
 
 

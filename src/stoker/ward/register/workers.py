@@ -137,6 +137,20 @@ NO_OVERLAP = (
         neutral=Neutral(args=("--depth", "2")),
         needs=("cores>=2",),
     ),
+    # 1 in 32 batches opens the next file; by their mean the workers are faster than the model.
+    *(
+        Case(
+            id=f"no-overlap-swell-{workers}",
+            script="buoy_swell.py",
+            args=("--workers", str(workers), "--ahead", "1"),
+            cause="no-overlap",
+            variant=f"{workers} with one batch ahead each, and a file to unpack for 1 batch in 32",
+            data=(Data(maker="hours.py", args=("hours",)),),
+            neutral=Neutral(args=("--workers", str(workers), "--ahead", "16")),
+            needs=("cores>=2",),
+        )
+        for workers in (1, 2)
+    ),
 )
 
 WORKER_STARTUP = (
