@@ -69,7 +69,8 @@ class Host:
     def boot(self) -> None:
         """Its namespaces, its network, its disks; nothing runs on it yet."""
         self._first = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+            ["setpriv", "--pdeathsig", "KILL",  # with this process, by whatever death
+             "unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
              "sh", "-c", "echo here; exec sleep infinity"],
             stdout=subprocess.PIPE,
         )  # fmt: skip
