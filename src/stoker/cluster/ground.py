@@ -53,7 +53,7 @@ def fault_of(name: str, look: Look, wanted: Mapping[str, str]) -> str | None:
 
 
 def look_at(cluster: Cluster, hand: Hand, wanted: Mapping[str, str]) -> Look | None:
-    """What is true on a node, once it answers: NodeUnfit where it lacks something, NodeLost where it is gone."""
+    """What is true on a node, once it answers; NodeUnfit where it lacks something, NodeLost if it is gone."""
     try:
         look = hand.look(tuple(wanted))
     except NodeLost as error:

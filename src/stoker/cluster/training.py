@@ -175,7 +175,8 @@ class Training:
             if end.is_broken:
                 self._drop(hand for hand, _ in end.lost)
                 before, saved = saved, newest_checkpoint(wanted.folder)
-                fruitless = fruitless + 1 if saved == before else 0
+                # What was lost before its ranks were started cost nothing.
+                fruitless = fruitless + bool(end.codes) if saved == before else 0
                 self._mourn(end, fruitless)
             if stop.is_heard():
                 return STOPPED
