@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -115,7 +114,7 @@ class Typed:
     """A command as it is typed on this machine, under way."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        self._told = Path(tempfile.mkstemp(dir=folder, suffix=".told")[1])
+        self._told = folder / f"{len(list(folder.glob('*.told')))}.told"
         self._out = self._told.with_suffix(".out")
         with self._told.open("w") as told, self._out.open("w") as out:
             self._process = subprocess.Popen(
