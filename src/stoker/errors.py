@@ -42,7 +42,8 @@ StokerError
 ├── LeaseLost                        a job that is another process's by now
 ├── EngineFailed                     an engine that could not start, find or stop a job
 ├── ClusterFailed                    a cluster that cannot be reached, or whose nodes lack what is needed
-│   └── NodeLost                     a node that went away, with what ran on it
+│   ├── NodeLost                     a node that went away, with what ran on it
+│   └── NodeUnfit                    a node that is there, and lacks what is needed
 ├── JobsUnreachable (ConnectionError)   no usable answer from a jobs server
 ├── TokenRefused (PermissionError)   a jobs server's token, missing or wrong
 ├── JobEnded                         a job without a result: failed, cancelled or lost
@@ -262,6 +263,10 @@ class NodeLost(ClusterFailed):
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(f"the node {node} was lost: {reason}")
         self.node = node
+
+
+class NodeUnfit(ClusterFailed):
+    """A node is there, and lacks what is needed: the same Stoker, the same files."""
 
 
 class JobsUnreachable(StokerError, ConnectionError):

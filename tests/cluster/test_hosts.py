@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(1800)]
 
 # Far longer than anything takes: what has not come by then does not come.
 PATIENCE_S = 600.0
+# Steps whose losses are held beside those of one machine: rounding grows over thousands.
+_COMPARED = 100
 SCRIPT = Path(__file__).parent / "slow_loader.py"
 TRAINING = (
     "made.samples=640", "width=8", "layers=1", "heads=1", "train.epochs=20", "train.batch_size=16",
@@ -112,7 +114,8 @@ class Typed:
     """A command as it is typed on this machine, under way."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        self._told, self._out = folder / "told.txt", folder / "out.txt"
+        self._told = folder / f"{len(list(folder.glob('*.told')))}.told"
+        self._out = self._told.with_suffix(".out")
         with self._told.open("w") as told, self._out.open("w") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stoker", *words],
@@ -128,12 +131,16 @@ class Typed:
         assert text in said or self._process.poll() is None, said
         return text in said
 
-    def wait(self) -> dict[str, Any]:
-        """Its result, once it has ended well."""
-        code = self._process.wait(timeout=PATIENCE_S)
-        assert code == 0, f"{code}: {self._told.read_text()}"
-        found: dict[str, Any] = json.loads(self._out.read_text())
-        return found
+    def wait(self, code: int = 0) -> dict[str, Any]:
+        """Its result, once it has ended so."""
+        found = self._process.wait(timeout=PATIENCE_S)
+        assert found == code, f"{found}: {self._told.read_text()}"
+        result: dict[str, Any] = json.loads(self._out.read_text())
+        return result
+
+    def ask_to_stop(self) -> None:
+        """As Ctrl-C does."""
+        self._process.terminate()
 
     @property
     def told(self) -> list[str]:
@@ -170,22 +177,12 @@ def curve(folder: Path) -> list[tuple[int, float]]:
     return [(one["step"], one["loss"]) for one in told if one["kind"] == "train"]
 
 
-def train_alone(folder: Path) -> list[tuple[int, float]]:
-    """The curve of the same training on this machine alone."""
-    subprocess.run(
-        [sys.executable, "-m", "stoker", "train", "heimdall", *TRAINING, f"--out={folder}"],
-        check=True,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-    )
-    return curve(folder)
-
-
 def assert_same_curve(found: Sequence[tuple[int, float]], alone: Sequence[tuple[int, float]]) -> None:
     """Each step once, with the loss that one machine has, up to the order of sums."""
-    assert [step for step, _ in found] == [step for step, _ in alone] == list(range(1, len(alone) + 1))
-    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in alone], rel=1e-3)
+    assert [step for step, _ in found] == list(range(1, len(found) + 1))
+    both = min(len(found), len(alone))
+    assert both >= _COMPARED
+    assert [loss for _, loss in found[:both]] == pytest.approx([loss for _, loss in alone[:both]], rel=1e-3)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -204,7 +201,9 @@ def test_a_training_loses_a_host_and_goes_on(
     assert f"1 rank on {other}" in training.told
     assert (result["ended"], result["step"]) == ("done", result["steps"])
     assert result["resumed"] >= 20
-    assert_same_curve(curve(out), train_alone(tmp_path / "alone"))
+    typed("train", "heimdall", *TRAINING, f"--out={tmp_path / 'alone'}", "--json").wait()
+    assert len(curve(out)) == result["steps"]
+    assert_same_curve(curve(out), curve(tmp_path / "alone"))
 
 
 def test_a_host_that_is_cut_off_and_back_is_taken_in_again(
@@ -212,19 +211,28 @@ def test_a_host_that_is_cut_off_and_back_is_taken_in_again(
 ) -> None:
     """Cut off with the folder in its hands: it lets go, the other goes on, and both do when it is back."""
     out = tmp_path / "run"
-    training = typed("train", "heimdall", *TRAINING, f"--out={out}", f"--on={cluster.address}", "--json")
-    until(lambda: training.says("ranks on") and len(curve(out)) > 30, "30 steps by two ranks")
+    long = (*TRAINING, "train.epochs=3000")
+    both = f"2 ranks on {cluster.one.address}, {cluster.two.address}"
+    training = typed("train", "heimdall", *long, f"--out={out}", f"--on={cluster.address}", "--json")
+    until(lambda: training.says(both) and len(curve(out)) > 30, "30 steps by two ranks")
     cluster.one.cut()
     until(lambda: training.says("was lost"), "Ray gives the host up")
     until(lambda: training.says(f"1 rank on {cluster.two.address}"), "the other goes on")
     # What ran on the host that was cut off has ended by then: it had the folder.
     assert "stoker train" not in cluster.one.run("ps", "-eo", "args")
     cluster.one.mend()
-    assert cluster.one.dropped == 0
     cluster.one.join(cluster.head)
-    result = training.wait()
-    assert (result["ended"], result["step"]) == ("done", result["steps"])
-    assert_same_curve(curve(out), train_alone(tmp_path / "alone"))
+    until(lambda: training.says(both) and training.told.count(both) == 2, "both train again")
+    before = len(curve(out))
+    until(lambda: training.says(both) and len(curve(out)) > before + 30, "30 steps more")
+    training.ask_to_stop()
+    result = training.wait(code=143)
+    assert (result["ended"], len(curve(out))) == ("stopped", result["step"])
+    alone = typed("train", "heimdall", *long, f"--out={tmp_path / 'alone'}", "--json")
+    until(lambda: alone.says("") and len(curve(tmp_path / "alone")) > 2 * _COMPARED, "as many steps by one")
+    alone.ask_to_stop()
+    alone.wait(code=143)
+    assert_same_curve(curve(out), curve(tmp_path / "alone")[: 2 * _COMPARED])
 
 
 def test_a_slow_and_lossy_link_and_a_short_cut_change_nothing(
@@ -245,7 +253,8 @@ def test_a_slow_and_lossy_link_and_a_short_cut_change_nothing(
     cluster.two.mend()
     training.wait()
     assert training.told == [f"2 ranks on {cluster.one.address}, {cluster.two.address}"]
-    assert_same_curve(curve(out), train_alone(tmp_path / "alone"))
+    typed("train", "heimdall", *TRAINING, f"--out={tmp_path / 'alone'}", "--json").wait()
+    assert_same_curve(curve(out), curve(tmp_path / "alone"))
 
 
 def fill(folder: Path, count: int) -> None:

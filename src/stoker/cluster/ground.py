@@ -10,8 +10,8 @@ from typing import TypeVar
 from stoker import __version__
 from stoker.cluster.charge import digest_of
 from stoker.cluster.errand import TICK_S
-from stoker.cluster.nodes import Hand, Look
-from stoker.errors import ClusterFailed, NotPermitted
+from stoker.cluster.nodes import Cluster, Hand, Look
+from stoker.errors import ClusterFailed, NodeLost, NodeUnfit, NotPermitted
 
 _MARK = ".stoker-on-"
 T = TypeVar("T")
@@ -50,6 +50,19 @@ def fault_of(name: str, look: Look, wanted: Mapping[str, str]) -> str | None:
         state = "is another file" if look.digests.get(path) else "is not there"
         return f"{path} {state} on the node {name}: it must be on storage that all nodes share"
     return None
+
+
+def look_at(cluster: Cluster, hand: Hand, wanted: Mapping[str, str]) -> Look | None:
+    """What is true on a node, once it answers; NodeUnfit where it lacks something, NodeLost if it is gone."""
+    try:
+        look = hand.look(tuple(wanted))
+    except NodeLost as error:
+        if hand.node.id in {node.id for node in cluster.nodes()}:  # it would be so again
+            raise NodeUnfit(f"on the node {hand.node.name} nothing can be started: {error}") from error
+        raise
+    if look is not None and (fault := fault_of(hand.node.name, look, wanted)):
+        raise NodeUnfit(fault)
+    return look
 
 
 def await_answer(ask: Callable[[], T | None], hand: Hand, *, within: float) -> T:

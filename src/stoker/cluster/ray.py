@@ -13,7 +13,7 @@ from typing import Any
 from stoker.cluster.address import port_hint
 from stoker.cluster.charge import Charge
 from stoker.cluster.nodes import Heard, Look, Node, Order
-from stoker.errors import ClusterFailed, MissingExtra, NodeLost
+from stoker.errors import ClusterFailed, MissingExtra, NodeLost, NodeUnfit
 
 # Of a cluster that is started for one command: what passes through it are lines of text.
 _STORE_BYTES = 80 << 20
@@ -138,7 +138,7 @@ class RayHand:
                 return None  # not reached for the moment; whether it is lost, Ray will know
             except errors.RayError as error:
                 if "ModuleNotFoundError" in str(error):
-                    raise ClusterFailed(
+                    raise NodeUnfit(
                         f"Stoker cannot be imported on the node {self.node.name}: install it there, as it is "
                         "here (pip install 'stoker[ray]'), for the Python that its Ray runs on"
                     ) from error

@@ -101,16 +101,13 @@ class Searching:
                         asked[node.id] = self._cluster.take(node, cpus=node.cpus, gpus=node.gpus)
                 for id_, hand in list(asked.items()):
                     try:
-                        look = hand.look(tuple(files))
+                        look = ground.look_at(self._cluster, hand, files)
                     except NodeLost:
                         del asked[id_]
                         continue
-                    if look is None:
-                        continue
-                    if fault := ground.fault_of(hand.node.name, look, files):
-                        raise ClusterFailed(fault)
-                    self._kind = hand.node.kind
-                    return asked.pop(id_), look
+                    if look is not None:
+                        self._kind = hand.node.kind
+                        return asked.pop(id_), look
                 if time.monotonic() > tell_at:
                     tell_at = time.monotonic() + _TELL_EVERY_S
                     self._tell(f"waits for a whole node, one of {', '.join(node.name for node in there)}")

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -67,13 +68,20 @@ class Staging:
         """Stage everything; `failed` in the outcome names files that could not be."""
         began = time.monotonic()
         self._take()
-        is_shared = self._find_shared()
-        told = ", ".join(hand.node.name for hand in self._hands)
-        self._tell(f"{self._target} is {'shared by' if is_shared else 'its own on each of'} {told}")
-        staged = self._stage_shared(dry_run) if is_shared else self._stage_each(dry_run)
+        try:
+            staged = self._stage(dry_run)
+        finally:
+            for hand in self._hands:
+                hand.close()
         staged.outcome.seconds = time.monotonic() - began
         staged.lost = self._lost
         return staged
+
+    def _stage(self, dry_run: bool) -> Staged:
+        is_shared = self._find_shared()
+        told = ", ".join(hand.node.name for hand in self._hands)
+        self._tell(f"{self._target} is {'shared by' if is_shared else 'its own on each of'} {told}")
+        return self._stage_shared(dry_run) if is_shared else self._stage_each(dry_run)
 
     # --- nodes --------------------------------------------------------------------------------------
 
@@ -82,12 +90,10 @@ class Staging:
         asked = [self._cluster.take(node, cpus=0.0, gpus=0.0) for node in self._cluster.nodes()]
         for hand in asked:
             try:
-                look = ground.await_answer(hand.look, hand, within=_ANSWER_S)
+                ground.await_answer(partial(ground.look_at, self._cluster, hand, {}), hand, within=_ANSWER_S)
             except NodeLost as error:
                 self._lose(hand, error)
                 continue
-            if fault := ground.fault_of(hand.node.name, look, {}):
-                raise ClusterFailed(fault)
             self._hands.append(hand)
         self._require_hands()
 

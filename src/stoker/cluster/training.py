@@ -8,7 +8,7 @@ together is its folder: on storage that all nodes share, taken by one rank 0 at 
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM
@@ -16,13 +16,15 @@ from signal import SIGTERM
 from stoker.cluster import ground
 from stoker.cluster.errand import TICK_S, Errand, Tell
 from stoker.cluster.nodes import Cluster, Hand, Look, Node, Order
-from stoker.errors import ClusterFailed, NodeLost, UsageError
+from stoker.errors import ClusterFailed, NodeLost, NodeUnfit, UsageError
 from stoker.train import folder
 from stoker.train.signals import StopSignal
 
 STOPPED = 128 + SIGTERM
 # A node that has the room and is slow to start (4 s here, 20 on busy cores) is waited for, others are not.
 _PATIENCE_S = 30.0
+# Room that is free is had within seconds; of room that is not, it is told that it is waited for.
+_QUIET_S = 10.0
 # Between two looks at which nodes there are.
 _LOOK_S = 5.0
 # Ranks that still run when one has failed end by themselves, or are killed after so long.
@@ -171,9 +173,10 @@ class Training:
                 sys.stdout.flush()
                 return end.code
             if end.is_broken:
-                self._drop(end.lost)
+                self._drop(hand for hand, _ in end.lost)
                 before, saved = saved, newest_checkpoint(wanted.folder)
-                fruitless = fruitless + 1 if saved == before else 0
+                # What was lost before its ranks were started cost nothing.
+                fruitless = fruitless + bool(end.codes) if saved == before else 0
                 self._mourn(end, fruitless)
             if stop.is_heard():
                 return STOPPED
@@ -183,21 +186,23 @@ class Training:
 
     def _gather(self, files: Mapping[str, str], stop: StopSignal) -> list[Hand]:
         """The nodes of the next attempt, waited for; none where a wish to stop came first."""
+        began = time.monotonic()
         first: float | None = None
         while not stop.is_heard():
-            self._ask()
+            there = self._ask()
+            self._drop([hand for id_, hand in self._hands.items() if id_ not in there])
             self._welcome(files)
-            count = self._count(len(self._hands))
-            first = None if not count else first or time.monotonic()
-            if first is not None and (not self._asked or time.monotonic() - first > _PATIENCE_S):
+            count, now = self._count(len(self._hands)), time.monotonic()
+            first = None if not count else first or now
+            if first is not None and (not self._asked or now - first > _PATIENCE_S):
                 return sorted(self._hands.values(), key=lambda hand: hand.node.name)[:count]
-            if first is None:
+            if first is None and now - began > _QUIET_S:
                 self._say_once(f"waits for a node with {self._room}")
             time.sleep(TICK_S)
         return []
 
-    def _ask(self) -> None:
-        """Ask for room on nodes that have it, as many as can take part."""
+    def _ask(self) -> set[str]:
+        """Ask for room on nodes that have it, as many as can take part; the ids of those that are there."""
         nodes = self._cluster.nodes()
         if self._gpus is None:
             self._gpus = self._choose_device(nodes)
@@ -208,6 +213,7 @@ class Training:
             if node.id not in known and len(self._hands) + len(self._asked) < target:
                 room = float(self._wanted.per_node)
                 self._asked[node.id] = self._cluster.take(node, cpus=room, gpus=float(self._gpus))
+        return {node.id for node in nodes}
 
     def _choose_device(self, nodes: Sequence[Node]) -> int:
         """Cards for each node; a cluster that has too few of them is told at once."""
@@ -237,25 +243,20 @@ class Training:
         """Take in those that answer and have what they need; at the beginning, one that lacks it ends all."""
         for id_, hand in list(self._asked.items()):
             try:
-                look = hand.look(tuple(files))
+                if ground.look_at(self._cluster, hand, files) is not None:
+                    self._hands[id_] = self._asked.pop(id_)
             except NodeLost:
                 del self._asked[id_]
-                continue
-            if look is None:
-                continue
-            del self._asked[id_]
-            fault = ground.fault_of(hand.node.name, look, files)
-            if fault is None:
-                self._hands[id_] = hand
-                continue
-            hand.close()
-            if not self._attempts:
-                raise ClusterFailed(fault)
-            self._unfit.add(id_)
-            self._tell(f"left out: {fault}")
+            except NodeUnfit as error:
+                del self._asked[id_]
+                hand.close()
+                if not self._attempts:
+                    raise
+                self._unfit.add(id_)
+                self._tell(f"left out: {error}")
 
-    def _drop(self, lost: Sequence[tuple[Hand, NodeLost]]) -> None:
-        for hand, _ in lost:
+    def _drop(self, lost: Iterable[Hand]) -> None:
+        for hand in lost:
             self._hands.pop(hand.node.id, None)
             hand.close()
 
@@ -368,9 +369,8 @@ class Training:
 
 
 def newest_checkpoint(training: Path) -> str | None:
-    """The name of the one that was saved last; None where there is none."""
-    places = [path for path in (training / folder.CHECKPOINTS).glob("step-*") if path.is_dir()]
-    return max(places, key=lambda path: path.stat().st_mtime_ns).name if places else None
+    """The name of the one of the last step; None where there is none."""
+    return max((path.name for path in (training / folder.CHECKPOINTS).glob("step-*")), default=None)
 
 
 def _told(nodes: Sequence[Node]) -> str:
