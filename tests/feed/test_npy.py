@@ -367,3 +367,14 @@ def test_a_shard_that_changes_while_it_is_mapped_is_not_read(tmp_path: Path, how
         np.save(tmp_path / "0.npy", values + 1)
     with pytest.raises(SourceChanged, match=r"0\.npy was changed after the source was made"):
         source.read(np.arange(4))
+
+
+@pytest.mark.parametrize(("how", "told"), [("link", "a link that leads nowhere"), ("folder", "no file")])
+def test_what_is_named_like_a_shard_and_is_none_is_told(tmp_path: Path, how: str, told: str) -> None:
+    """Left out without a word, its samples would be missing."""
+    write_shards(tmp_path)
+    odd = tmp_path / "099.npy"
+    odd.symlink_to(tmp_path / "nowhere") if how == "link" else odd.mkdir()
+    with pytest.raises(SourceBroken, match=rf"099\.npy is {told}: mend it, remove it, or leave it out"):
+        NpySource(tmp_path)
+    assert len(NpySource(tmp_path, "00*.npy")) == 17

@@ -397,3 +397,13 @@ def test_a_clock_that_is_not_the_stores_is_told(proxy: Proxy, prefix: str) -> No
     proxy.answer(head + b"Connection: close\r\n\r\n" + body)
     with pytest.raises(AccessRefused, match="clock is not the store's; set it"):
         store.get("x")
+
+
+def test_a_link_that_leads_nowhere_is_listed_and_told_when_it_is_read(tmp_path: Path) -> None:
+    """Not left out without a word, as if it had never been there."""
+    (tmp_path / "there").write_bytes(b"1")
+    (tmp_path / "dead").symlink_to(tmp_path / "nowhere")
+    store = Store(tmp_path)
+    assert [entry.key for entry in store.list()] == ["dead", "there"]
+    with pytest.raises(NoSuchObject, match="dead; it is a link that leads nowhere"):
+        list(store.fetch(["there", "dead"]))

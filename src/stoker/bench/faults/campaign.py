@@ -118,7 +118,13 @@ def _try_all(rows: Sequence[Row], folder: Path, end: float | None) -> list[str]:
                         missing.append(row.name)
                         break
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    write_whole(path, try_once(row, turn, work / "t", services))
+                    try:
+                        write_whole(path, try_once(row, turn, work / "t", services))
+                    except (
+                        BenchFailed
+                    ) as error:  # what the row needs could not be made: the others can be tried
+                        missing.append(f"{row.name} ({error})")
+                        break
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return missing

@@ -39,6 +39,14 @@ _TAIL_BYTES = 1 << 16
 _OURS = ("stoker", PART, "torch_", "psm_", "sem.")
 
 
+class Fell(Exception):
+    """Something of Stoker's that was to be there ended: a trial that cannot go on is judged by that."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.said)
+        self.ended = ended
+
+
 class Child:
     """A process of a scene. What it says goes to files: a pipe that nobody reads would hold it up."""
 
@@ -213,13 +221,13 @@ class Scene:
 
     # --- moments ----------------------------------------------------------------------------------
 
-    def until(self, is_there: Callable[[], bool], *children: Child) -> bool:
+    def until(self, is_there: Callable[[], bool], *children: Child, every_s: float = _LOOK_S) -> bool:
         """Wait until something is there; False where a child ended, or patience did, before it."""
         deadline = time.monotonic() + self.patience_s
         while not is_there():
             if any(child.is_over for child in children) or time.monotonic() > deadline:
                 return is_there()
-            time.sleep(_LOOK_S)
+            time.sleep(every_s)
         return True
 
     def pause(self, most_s: float) -> None:

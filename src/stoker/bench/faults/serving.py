@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from stoker.bench.children import free_port
 from stoker.bench.faults.judge import Ended
-from stoker.bench.faults.scene import Child, Scene
-from stoker.errors import BenchFailed, JobsUnreachable
+from stoker.bench.faults.scene import Child, Fell, Scene
+from stoker.errors import JobsUnreachable
 from stoker.jobs import Client, Job
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.states import RESUMABLE, State
@@ -49,7 +49,7 @@ class Server:
         """Start it, and wait until it answers."""
         child = self.begin()
         if not self._scene.until(lambda: bool(child.told.strip()), child):
-            raise BenchFailed(f"stoker serve did not come to listen: {child.said[-500:]}")
+            raise Fell(child.ended())
         return child
 
     def stop(self, child: Child) -> Ended:
@@ -72,9 +72,9 @@ class Server:
         while True:
             try:
                 return ask()
-            except JobsUnreachable:
+            except JobsUnreachable as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise Fell(Ended(code=None, said=str(error))) from error
                 time.sleep(0.1)
 
     def points(self, job: Job) -> int:

@@ -153,7 +153,11 @@ class _Maps:
 def _find_shards(folder: Path, pattern: str, described: Path | None) -> list[NpyFile]:
     if not folder.is_dir():
         raise UsageError(f"no folder {folder}: give the one that the .npy shards are in")
-    paths = [path for path in folder.glob(pattern) if path.is_file() and path != described]
+    paths = [path for path in folder.glob(pattern) if path != described]
+    for path in paths:
+        if not path.is_file():  # left out without a word, its samples would be missing
+            what = "a link that leads nowhere" if path.is_symlink() else "no file"
+            raise SourceBroken(f"{path} is {what}: mend it, remove it, or leave it out by pattern")
     if not paths:
         raise UsageError(f"no file in {folder} is named like {pattern}: give another folder or pattern")
     return [read_header(path) for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix())]

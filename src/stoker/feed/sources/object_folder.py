@@ -125,6 +125,8 @@ class FolderClient:
                         folders.append((one.name, one.path))
                     elif one.is_file():
                         files.append(_entry(prefix + one.name, one.stat()))
+                    elif one.is_symlink():  # leads nowhere: told by whoever reads it, and not left out
+                        files.append(Entry(key=prefix + one.name, size=0, modified_ns=0))
         except OSError as error:
             raise self._explain(error, prefix) from error
         return sorted(folders), sorted(files, key=lambda entry: entry.key)
@@ -132,9 +134,8 @@ class FolderClient:
     def _explain(self, error: OSError, key: str) -> Exception:
         path = self._root / key
         if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-            return NoSuchObject(
-                f"no such file: {path}; it was removed, or never there: put it back, or list anew"
-            )
+            what = "a link that leads nowhere" if path.is_symlink() else "removed, or never there"
+            return NoSuchObject(f"no such file: {path}; it is {what}: put it back, or leave it out")
         if isinstance(error, PermissionError):
             return NotPermitted(f"{path} may not be reached by this user: {error.strerror}; check its rights")
         return StoreError(f"{path}: {error.strerror}; check the disk or mount that it lies on")

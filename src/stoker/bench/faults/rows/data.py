@@ -90,10 +90,12 @@ def unreadable(scene: Scene) -> Seen:
     kind = scene.random.choice(_KINDS)
     job = Reading(scene, kind, tier=scene.random.choice(("source", "ram")))
     path = scene.random.choice(_files(Path(job.where)))
-    how = scene.random.choice((damage.cut, damage.garble, damage.empty, _as_folder, _as_link))
-    note = f"{kind}: {how(path, scene.random)}"
+    # A folder among images is one of images.
+    ways = (damage.cut, damage.garble, damage.empty, _as_link, *((_as_folder,) if kind != "images" else ()))
+    note = f"{kind}: {scene.random.choice(ways)(path, scene.random)}"
     ended = job.ended(job.start(), names=r"/data|samples")
-    return Seen(ended=(ended,), counts=job.counts_so_far(), left=scene.left(), note=note)
+    counts = job.counts_so_far() if ended.code else job.counts()
+    return Seen(ended=(ended,), counts=counts, left=scene.left(), note=note)
 
 
 def change(scene: Scene) -> Seen:

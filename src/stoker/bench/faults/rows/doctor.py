@@ -24,7 +24,7 @@ def kill_doctor(scene: Scene) -> Seen:
     home = _home(scene)
     before = _digest(home)
     child = scene.stoker("doctor", "--no-report", "--budget", str(_BUDGET_S), *_words(), cwd=home)
-    reached = scene.until(lambda: bool(scene.marked("bootstrap.py")), child)
+    reached = scene.until(lambda: bool(scene.marked("bootstrap.py")), child, every_s=0.2)
     scene.pause(_BUDGET_S * 0.8)
     met = child.kill() and reached
     left = scene.left()
@@ -90,7 +90,7 @@ def kill_tune(scene: Scene) -> Seen:
     before = _digest(home)
     words = ("tune", "--json", "--budget", str(_TUNE_BUDGET_S))
     child = scene.stoker(*words, *_words(), cwd=home)
-    reached = scene.until(lambda: bool(scene.marked("bootstrap.py")), child)
+    reached = scene.until(lambda: bool(scene.marked("bootstrap.py")), child, every_s=0.2)
     scene.pause(_TUNE_BUDGET_S)
     met = child.kill() and reached
     left = scene.left()

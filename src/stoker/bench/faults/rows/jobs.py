@@ -42,7 +42,7 @@ def kill_runner(scene: Scene) -> Seen:
     child = server.start()
     jobs = [server.submit(number) for number in range(_JOBS)]
     word = scene.random.choice(("stoker.jobs.runner", "stoker.jobs.work"))
-    scene.until(lambda: server.points(jobs[0]) >= scene.random.randrange(1, STEPS - 5), child)
+    _await(scene, server, jobs[0], child)
     victims = scene.marked(word)
     met = scene.kill_one(victims)
     return _ended(scene, server, child, jobs, met=met, note=word)
@@ -53,7 +53,7 @@ def kill_machine(scene: Scene) -> Seen:
     server = Server(scene)
     child = server.start()
     jobs = [server.submit(number) for number in range(_JOBS)]
-    scene.until(lambda: server.points(jobs[0]) >= scene.random.randrange(1, STEPS - 5), child)
+    _await(scene, server, jobs[0], child)
     for process in scene.marked("stoker"):
         _end(process)
     met = child.kill_all()
@@ -66,7 +66,7 @@ def kill_database(scene: Scene) -> Seen:
     server = Server(scene, store=url)
     child = server.start()
     jobs = [server.submit(number) for number in range(_JOBS)]
-    scene.until(lambda: server.points(jobs[0]) >= scene.random.randrange(1, STEPS - 5), child)
+    _await(scene, server, jobs[0], child)
     scene.services.postgres.kill()
     scene.pause(4.0)
     scene.services.postgres.start()
@@ -155,7 +155,7 @@ def odd_script(scene: Scene) -> Seen:
     child = server.start()
     odd = server.client.submit(script="odd.py", name="odd")
     after = server.submit(1, steps=3)
-    is_over = scene.until(odd.done, child)
+    is_over = scene.until(odd.done, child, every_s=0.1)
     counts = {"odd jobs that ended": (1, int(is_over and odd.state in (State.DONE, State.FAILED)))}
     done = server.finish([after])
     counts |= server.counts([after], steps=3)
@@ -174,7 +174,7 @@ def limit_memory(scene: Scene) -> Seen:
         server = Server(scene, scripts=scripts, prefix=around.prefix)
         child = server.start()
         hungry = server.client.submit(script="hungry.py", name="hungry")
-        scene.until(hungry.done, child)
+        scene.until(hungry.done, child, every_s=0.1)
         after = server.submit(1, steps=3)
         done = server.finish([after])
         told = hungry.refresh()
@@ -189,6 +189,12 @@ def strange_paths(scene: Scene) -> Seen:
     server = Server(scene, root=scene.folder / strange_name(scene) / "jobs")
     child = server.start()
     return _ended(scene, server, child, [server.submit(0)], note=f"{server.root.parent.name[:20]!a}")
+
+
+def _await(scene: Scene, server: Server, job: Job, child: Child) -> None:
+    """Until a job has come to some step."""
+    step = scene.random.randrange(1, STEPS - 5)
+    scene.until(lambda: server.points(job) >= step, child, every_s=0.1)
 
 
 def _ended(

@@ -40,13 +40,13 @@ def kill_rank(scene: Scene) -> Seen:
     child = job.start(by_torchrun=by_torchrun)
     reached = job.reaches(child, job.draw())
     ranks = child.below("heimdall")
-    if not by_torchrun:
+    if not by_torchrun and not child.is_over:
         ranks.append(psutil.Process(child.pid))
     scene.pause(0.05)
     met = reached and scene.kill_one(ranks)
     first = child.merely_ended()
     # A rank that the trainer started is on its own when the first one is killed: it must see that, and end.
-    alone = scene.until(lambda: not scene.marked("heimdall"))
+    alone = scene.until(lambda: not scene.marked("heimdall"), every_s=0.2)
     ended = (first, Ended(code=0 if alone else None), job.start(by_torchrun=by_torchrun).ended())
     note = "torchrun's" if by_torchrun else "the trainer's own"
     return Seen(ended=ended, counts=job.counts(), left=(*scene.left(), *job.parts()), met=met, note=note)

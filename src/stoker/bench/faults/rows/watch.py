@@ -198,9 +198,11 @@ def malformed_script(scene: Scene) -> Seen:
     script = scene.folder / "script.py"
     script.write_bytes(SCRIPTS[name])
     plain = scene.start(sys.executable, script)
-    expected, own = plain.wait(), last_line(plain.said)
+    # What is wrong with its syntax, Python tells in other words of a file than of its text.
+    expected, own = plain.wait(), last_line(plain.said).partition("SyntaxError: ")
+    words = own[1] or own[0]
     child = scene.stoker("run", "--quiet", script)
-    found = child.ended(speaks="script", own=re.escape(own))
+    found = child.ended(speaks="script", own=re.escape(words))
     counts = {"exit codes as without Stoker": (1, int(found.code == expected))}
     # One that dies by a signal does so without a word, with Stoker or without.
     ended = Ended(code=0) if found.code == expected and (found.code or 0) < 0 else found
