@@ -221,7 +221,7 @@ def test_the_folder_of_a_process_that_is_only_cut_off_is_waited_for(
         looks.extend([taken] if len(told) > 1 else [])
         return taken
 
-    monkeypatch.setattr(training.folder, "is_taken", still_taken)
+    monkeypatch.setattr("stoker.train.folder.is_taken", still_taken)
     losing = when(lambda: len(steps_of(tmp_path)) >= 3, lambda: cluster.lose("a"))
     try:
         assert Training(cluster, wanted(tmp_path, last=10), told.append).run() == 0
