@@ -130,15 +130,16 @@ def test_reads_that_cannot_be_answered_are_said_to_be_so(
 
 
 @pytest.mark.parametrize(
-    ("read", "said"), [(hanging, "not over after"), (raising, "KeyError"), (dying, "exit code 3")]
+    ("read", "seconds", "said"),
+    [(hanging, 0.1, "not over after"), (raising, 5.0, "KeyError"), (dying, 5.0, "exit code 3")],
 )
 def test_a_dataset_that_fails_aside_harms_nothing(
-    tmp_path: Path, read: Callable[[Blocks, int], bytes], said: str
+    tmp_path: Path, read: Callable[[Blocks, int], bytes], seconds: float, said: str
 ) -> None:
-    """A helper that hangs, raises or dies is a reason why nothing was measured."""
+    """A helper that hangs, raises or dies is a reason why nothing was measured; it is waited for no longer."""
     iterator = iterator_of(Blocks(tmp_path, by_open), 1)
     iterator._dataset.read = read
-    told = probe_storage(iterator, INDICES, "fork", 0.1)
+    told = probe_storage(iterator, INDICES, "fork", seconds)
     assert read_reread(told) is None
     assert said in told["missing"]["reread"]
     assert said in told["missing"]["stub"]
