@@ -136,7 +136,7 @@ def test_reads_that_cannot_be_answered_are_said_to_be_so(
 def test_a_dataset_that_fails_aside_harms_nothing(
     tmp_path: Path, read: Callable[[Blocks, int], bytes], seconds: float, said: str
 ) -> None:
-    """A helper that hangs, raises or dies is a reason why nothing was measured; it is waited for no longer."""
+    """A helper that hangs, raises or dies is a reason why nothing was measured."""
     iterator = iterator_of(Blocks(tmp_path, by_open), 1)
     iterator._dataset.read = read
     told = probe_storage(iterator, INDICES, "fork", seconds)
