@@ -206,6 +206,25 @@ def test_a_campaign_goes_on_where_it_ended_and_counts_each_trial(
     assert "- no-card: there_is_no_such_package is not installed" in text
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (scene.Fell(Ended(code=None, said="the server does not answer")), "hung"),
+        (scene.Fell(Ended(code=1, said=TRACE)), "traceback"),
+        (UsageError("the record is damaged"), "lost"),
+    ],
+)
+def test_what_ends_a_trial_is_judged_too(tmp_path: Path, error: Exception, outcome: Outcome) -> None:
+    """A server that does not come back, or something kept that cannot be read back."""
+
+    def act(held: Scene) -> Seen:
+        raise error
+
+    row = Row(name="x", part="jobs", fault="", counted="", act=act, times=1, seconds=0)
+    with Services(tmp_path / "services") as services:
+        assert campaign.try_once(row, 0, tmp_path / "a", services)["outcome"] == outcome
+
+
 def test_more_may_be_promised_of_a_row_than_a_good_outcome(tmp_path: Path) -> None:
     """Where an error is to be told, going on as if nothing were does not hold."""
     row, _ = acting(good=CLEAR_ERROR)

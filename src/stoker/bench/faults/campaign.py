@@ -11,15 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
 from stoker.bench.faults.disks import take_own_mounts
-from stoker.bench.faults.judge import OUTCOMES, judge
+from stoker.bench.faults.judge import OUTCOMES, Seen, judge
 from stoker.bench.faults.row import Row
-from stoker.bench.faults.scene import Scene
+from stoker.bench.faults.scene import Fell, Scene
 from stoker.bench.faults.services import Services
 from stoker.bench.result import Result, commit_here, versions_here
-from stoker.errors import BenchFailed, UsageError
+from stoker.errors import BenchFailed, StokerError, UsageError
 from stoker.ward import needs
 from stoker.watch.record import write_whole
 
@@ -120,10 +122,9 @@ def _try_all(rows: Sequence[Row], folder: Path, end: float | None) -> list[str]:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     try:
                         write_whole(path, try_once(row, turn, work / "t", services))
-                    except (
-                        BenchFailed
-                    ) as error:  # what the row needs could not be made: the others can be tried
-                        missing.append(f"{row.name} ({error})")
+                    except (BenchFailed, OSError, psutil.Error) as error:
+                        # Of the trial's making, and no word on Stoker: tried again when it is run again.
+                        missing.append(f"{row.name} ({type(error).__name__}: {error})")
                         break
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -134,7 +135,14 @@ def try_once(row: Row, turn: int, folder: Path, services: Services) -> dict[str,
     """One trial, judged."""
     began = time.monotonic()
     with Scene(folder, f"{SEED} {row.name} {turn}", services) as scene:
-        seen = row.act(scene)
+        try:
+            seen = row.act(scene)
+        except Fell as fell:
+            seen = Seen(ended=(fell.ended,), left=scene.left())
+        except BenchFailed:
+            raise
+        except StokerError as error:  # what Stoker has kept cannot be read back
+            seen = Seen(ended=(), counts={"kept and read back": (1, 0)}, note=str(error))
     judged = judge(seen)
     is_held = judged.outcome in row.good or judged.outcome == "missed"
     say(f"{row.name} {turn + 1}/{row.times}: {judged.outcome}{'' if is_held else f' ({judged.why})'}")
