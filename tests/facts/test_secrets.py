@@ -64,8 +64,10 @@ def test_control_characters_are_written_out() -> None:
 
 def test_another_process_s_words_are_harmless() -> None:
     """Whoever holds a GPU is shown by its command line, which that user has chosen."""
-    words = ["-c", "input()", "\x1b]0;owned\x07", "--api-key", "pa55"]
-    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
+    words = ["-c", "print(flush=True); input()", "\x1b]0;owned\x07", "--api-key", "pa55"]
+    with subprocess.Popen([sys.executable, *words], stdin=-1, stdout=-1, bufsize=0) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # the kernel shows a program's words a little after it has begun
         seen = process.see(child.pid)
         child.communicate(b"\n")
     assert seen is not None

@@ -297,7 +297,13 @@ def test_what_is_deleted_is_gone_and_known_to_be(store: Store) -> None:
 def test_a_store_opened_by_many_at_once_has_one_schema(store_url: str) -> None:
     """Servers that start together do not make the tables twice."""
     opened: list[Store] = []
-    threads = [threading.Thread(target=lambda: opened.append(Store.open(store_url))) for _ in range(6)]
+    together = threading.Barrier(6)
+
+    def open_one() -> None:
+        together.wait(60)
+        opened.append(Store.open(store_url))
+
+    threads = [threading.Thread(target=open_one) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -306,6 +312,26 @@ def test_a_store_opened_by_many_at_once_has_one_schema(store_url: str) -> None:
     assert opened[0].create(counting()).number == 1
     for one in opened:
         one.close()
+
+
+def test_the_first_connections_of_a_file_wait_for_one_another(tmp_path: Path) -> None:
+    """Where one of them makes it write-ahead SQLite calls the file locked at once, whatever the time-out."""
+    opened: list[Store] = []
+
+    def open_one(url: str, together: threading.Barrier) -> None:
+        together.wait(60)
+        opened.append(Store.open(url))
+
+    for turn in range(60):
+        given = (f"sqlite:///{tmp_path / str(turn)}.db", threading.Barrier(6))
+        threads = [threading.Thread(target=open_one, args=given) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for one in opened:
+        one.close()
+    assert len(opened) == 360
 
 
 def test_threads_that_come_and_go_leave_no_connection(store: Store) -> None:

@@ -148,6 +148,28 @@ def test_a_signal_at_the_very_start_does_not_end_it(tmp_path: Path) -> None:
     assert (told["steps"], told["failure"]) == (4, None)
 
 
+def test_a_signal_as_soon_as_it_may_come_does_not_end_it(tmp_path: Path) -> None:
+    """The script begins when the scribe's first process has ended; its second has left the group by then."""
+    (tmp_path / "try.py").write_text(
+        "import json, os, signal, subprocess, sys, time\n"
+        "from stoker.watch.scribe_process import CODE\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "about = dict(pid=os.getpid(), live=False, folder=sys.argv[1], started=time.time())\n"
+        "for _ in range(20):\n"
+        "    words = [sys.executable, '-P', '-c', CODE, json.dumps(about), *sys.path]\n"
+        "    first = subprocess.Popen(words, stdin=-1, stdout=-1, bufsize=0)\n"
+        "    first.wait()\n"
+        "    os.killpg(0, signal.SIGTERM)\n"
+        "    first.stdin.close()\n"
+        "    print('ended' if first.stdout.read() == b'' else 'answered')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "try.py", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, start_new_session=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["answered"] * 20
+
+
 def test_counts_of_other_kinds_than_python_s_are_taken(tmp_path: Path) -> None:
     """NumPy's, say."""
     with stoker.Watch(runs=tmp_path, total_steps=np.int64(100)) as watch:  # type: ignore[arg-type]

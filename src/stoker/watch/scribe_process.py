@@ -24,17 +24,18 @@ from stoker.watch.scribe import Scribe
 # Seconds between two looks for the training process, where the kernel cannot tell of its end.
 _LOOK_EVERY = 2.0
 _CHUNK = 1 << 20
-# What a Python is told to run. It forks, and no signal ends it, before anything that takes time: the training
-# process waits for the parent's end. The given path comes last: a script's folder may hold a `json.py`.
+# What a Python is told to run. The training process waits until it has forked: by then no signal ends it, and
+# none that is for the script's group reaches it. The given path comes last: a script's folder may hold a
+# `json.py`.
 CODE = """\
 import os, signal, sys
-if hasattr(os, "fork"):
-    if os.fork():
-        os._exit(0)
-    os.setsid()
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
     if hasattr(signal, name):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+if hasattr(os, "fork"):
+    os.setsid()
+    if os.fork():
+        os._exit(0)
 sys.path += sys.argv[2:]
 from stoker.watch.scribe_process import main
 main()

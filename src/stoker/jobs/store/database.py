@@ -9,6 +9,7 @@ import contextlib
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -66,7 +67,7 @@ class Sqlite:
                 cached_statements=256,
             )
             try:
-                made.execute("PRAGMA journal_mode = WAL")
+                _write_ahead(made)
                 made.execute("PRAGMA synchronous = FULL")
             except sqlite3.Error:
                 made.close()
@@ -354,6 +355,24 @@ def dialect_of(url: str) -> Sqlite | Postgres:
             f"no store {hide_password(url)!r}: give sqlite:///FILE or postgresql://USER@HOST/DATABASE"
         )
     return Sqlite(Path(url))
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have readers not wait for the writer, which is written into the file.
+
+    Where several connections are the first of a file, SQLite tells all but one that it is locked, and waits
+    for none of them.
+    """
+    give_up = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _unreachable(error: Exception) -> DatabaseUnreachable:
