@@ -7,7 +7,6 @@ other two are predicted; then they are measured. A ratio is the measured rate ov
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import obstore
 from obstore.store import S3Store
 
 from stoker.bench.catalogue import Options
-from stoker.bench.children import free_port, run_child, say
+from stoker.bench.children import run_child, say
 from stoker.bench.loops.scale import SIDE
 from stoker.bench.page import number, origin, table
 from stoker.bench.result import Result, commit_here, versions_here
@@ -31,6 +30,7 @@ from stoker.errors import BenchFailed, UsageError
 from stoker.ward.proxy import Proxy
 from stoker.ward.s3 import KEY, SECRET, serve
 from stoker.ward.surroundings import link
+from stoker.ward.torchrun import torchrun
 from stoker.watch import Record
 
 LOOP = Path(__file__).parent / "loops" / "scale.py"
@@ -167,9 +167,8 @@ def figures_of(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _run(case: Case, folder: Path, ranks: int, words: Sequence[str]) -> Record:
     command: list[str | Path] = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-        "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
-        "-m", "stoker", "run", "--quiet", "--runs", folder, "--run-id", str(ranks), LOOP, *words,
+        *torchrun(ranks), "-m", "stoker", "run", "--quiet", "--runs", folder, "--run-id", str(ranks),
+        LOOP, *words,
     ]  # fmt: skip
     with contextlib.ExitStack() as around:
         if case.link is not None:

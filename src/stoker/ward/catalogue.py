@@ -15,7 +15,6 @@ that say nothing.
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from stoker.ward.case import Case, Data, Neutral, Setup
 from stoker.ward.register import device, healthy, host, ranks, reading, workers
 from stoker.ward.renaming import rename
 from stoker.ward.surroundings import MAKERS, SCRIPTS, Around
+from stoker.ward.torchrun import torchrun
 
 __all__ = ["Case", "Data", "Neutral", "Prepared", "Setup", "cases", "injectable", "prepared"]
 
@@ -79,7 +79,7 @@ def prepared(case: Case, *, renamed: bool = False) -> Iterator[Prepared]:
             script=script,
             args=args,
             prefix=tuple(word for part in parts for word in part.prefix),
-            launcher=_launcher(case.ranks),
+            launcher=(sys.executable,) if case.ranks == 1 else torchrun(case.ranks),
             env=_environment(parts, case.ranks),
             cwd=folder,
         )
@@ -113,17 +113,6 @@ def _settle(path: Path, cold: bool) -> None:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(handle)
-
-
-def _launcher(ranks: int) -> tuple[str, ...]:
-    if ranks == 1:
-        return (sys.executable,)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return (
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-        "--master-addr", "127.0.0.1", "--master-port", str(port),
-    )  # fmt: skip
 
 
 def _environment(parts: list[Around], ranks: int) -> dict[str, str]:

@@ -1,12 +1,11 @@
 """A script under `stoker run`, to be harmed, and what its record has of the steps that it made."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stoker.bench.children import free_port
 from stoker.bench.faults.scene import SCRIPTS, Child, Scene
 from stoker.errors import StokerError
+from stoker.ward.torchrun import torchrun
 from stoker.watch import Record
 
 LOOP = SCRIPTS / "loop.py"
@@ -48,10 +47,8 @@ class Observed:
         if self._ranks == 1:
             return self._scene.stoker(*self._words, cwd=self._cwd, env=self._env, prefix=self._prefix)
         return self._scene.start(
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._ranks),
-            "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-m", "stoker", *self._words,
-            env={"GLOO_SOCKET_IFNAME": "lo"},
-        )  # fmt: skip
+            *torchrun(self._ranks), "-m", "stoker", *self._words, env={"GLOO_SOCKET_IFNAME": "lo"}
+        )
 
     def made(self, rank: int = 0) -> list[float]:
         """When each step was made, by the script's own note."""

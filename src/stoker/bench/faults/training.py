@@ -2,16 +2,15 @@
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker.bench.children import free_port
 from stoker.bench.faults.scene import Child, Scene
 from stoker.errors import BenchFailed, StokerError
 from stoker.train.checkpoint import Checkpoints
+from stoker.ward.torchrun import torchrun
 
 # The smallest of the reference workloads: some hundred steps of a few milliseconds.
 SETTINGS = (
@@ -44,9 +43,7 @@ class Training:
         words = ["train", "heimdall", *self._settings, "--out", os.fspath(self.out), *options]
         env = {"GLOO_SOCKET_IFNAME": "lo", **(self._env or {})}
         if by_torchrun:
-            launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(self._ranks)]
-            launch += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-m", "stoker"]
-            return self._scene.start(sys.executable, *launch, *words, cwd=self._cwd, env=env)
+            return self._scene.start(*torchrun(self._ranks), "-m", "stoker", *words, cwd=self._cwd, env=env)
         return self._scene.stoker(*words, f"train.devices={self._ranks}", cwd=self._cwd, env=env)
 
     @property
