@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,46 @@ def test_what_a_dead_worker_had_under_way_is_read_again(batches: int) -> None:
     assert [numbers(batch) for batch in after] == [one.tolist() for one in arrays(100)]
     assert not processes(iter(after)) & before
     reader.close()
+
+
+class Dying(Told):
+    """The first worker that reads a batch is killed when its batch is taken from it."""
+
+    def __init__(self, once: Path) -> None:
+        self._once = once
+
+    def read(self, indices: Indices) -> Any:
+        """As above, with what kills it beside it."""
+        return super().read(indices), KilledWhenTaken(self._once)
+
+
+class KilledWhenTaken:
+    """Its process is killed as another unpickles it, which meets the end of their connection."""
+
+    def __init__(self, once: Path) -> None:
+        self.given = (str(once), os.getpid())
+
+    def __reduce__(self) -> Any:
+        return kill_and_meet_it, self.given
+
+
+def kill_and_meet_it(once: str, pid: int) -> None:
+    try:
+        Path(once).mkdir()
+    except FileExistsError:
+        return
+    os.kill(pid, signal.SIGKILL)
+    raise ConnectionResetError(104, "Connection reset by peer")
+
+
+@pytest.mark.filterwarnings("ignore:worker process .* of the feed died:UserWarning")
+def test_a_worker_that_is_killed_as_its_batch_is_taken_is_replaced(tmp_path: Path) -> None:
+    """The connection ends a little before the process can be seen to have."""
+    reader = Workers(Dying(tmp_path / "once"), workers=2, ahead=4, pin=False, seed=0)
+    got = [numbers(batch) for batch, _ in reader.read(arrays(0))]
+    assert got == [one.tolist() for one in arrays(0)]
+    reader.close()
+    assert (tmp_path / "once").exists()
 
 
 def wait_for_death(pid: int) -> None:

@@ -5,6 +5,7 @@ number under way. An error comes where its batch would have come.
 """
 
 import signal
+import time
 import warnings
 import weakref
 from collections import deque
@@ -22,6 +23,8 @@ from stoker.feed.sources.base import Indices, Source
 
 # Without a batch between them, deaths of workers are no accident.
 _MOST_DEATHS = 3
+# Seconds that a process may take to end, from the end of its connections on.
+_DYING_S = 2.0
 # Of the samples of a batch that kills workers, so many are named.
 _TOLD = 8
 # What comes after the last batch.
@@ -152,15 +155,11 @@ class Workers:
         try:
             _ask(asked, left, self._ahead if only is None else only)
             iterator = iter(loader)
+            _unwatch(iterator)
             while True:
-                _unwatch(iterator)
                 if only is None:
                     _ask(asked, left, self._ahead + 1)
-                _watch(iterator)
-                if _dead(loader):
-                    raise RuntimeError("a worker died while the loop was at work")
-                read_for, batch = next(iterator, _ENDED)
-                _unwatch(iterator)
+                read_for, batch = _take(iterator)
                 if read_for is None and wanted.is_over:
                     return
                 if not asked or read_for != asked[0].tobytes():
@@ -174,14 +173,14 @@ class Workers:
             # The next epoch gets new workers. These end now: the exception holds the loader, and a worker
             # that is forked meanwhile would take it for its own.
             waiting = []
+            if iterator is not None:
+                _unwatch(iterator)
             died = _death_of(loader, error)
             _end_workers(loader)
             if died is not None:
                 raise died from error
             raise
         finally:
-            if iterator is not None:
-                _unwatch(iterator)
             # Also when the loop has gone away. Not after `close`, nor a second one, nor with a dead worker.
             if not waiting and waiting is self._waiting and not _dead(loader):
                 waiting.append(loader)
@@ -217,6 +216,12 @@ class _Died(Exception):
 def _death_of(loader: DataLoader[Any], error: Exception) -> _Died | None:
     """The death behind an error; None where there is none. torch may tell of one before a loader can."""
     dead = _dead(loader)
+    if isinstance(error, ConnectionError | EOFError):
+        # As its batch is fetched from it. A kernel ends the connections of a process, then the process.
+        give_up = time.monotonic() + _DYING_S
+        while not dead and time.monotonic() < give_up:
+            time.sleep(0.01)
+            dead = _dead(loader)
     if dead:
         told = ", ".join(f"{worker.pid} ({_cause(worker.exitcode)})" for worker in dead)
         signals = frozenset(-(worker.exitcode or 0) for worker in dead)
@@ -248,6 +253,17 @@ def _advice(signals: frozenset[int]) -> str:
             "batches"
         )
     return "read in this process with workers=0 to see what the dataset does there"
+
+
+def _take(iterator: Any) -> Any:
+    """The next batch. torch's handler raises once for workers that died, wherever that is before the end."""
+    try:
+        _watch(iterator)
+        if not all(worker.is_alive() for worker in iterator._workers):
+            raise RuntimeError("a worker died while the loop was at work")
+        return next(iterator, _ENDED)
+    finally:
+        _unwatch(iterator)
 
 
 def _watch(iterator: Any) -> None:
