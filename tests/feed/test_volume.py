@@ -213,7 +213,7 @@ def test_a_group_is_answered_with_the_arrays_in_it(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"is no zarr or n5 array: name one of the arrays in it: 0$"):
             VolumeSource(tmp_path / f"{form}-group", patch=PATCH)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(UsageError, match="there is none in it either"):
+    with pytest.raises(UsageError, match="there is none in it either; give the folder of one"):
         VolumeSource(tmp_path / "nothing")
 
 

@@ -210,7 +210,9 @@ def _describe_folder(path: Path) -> Volume:
         ) from error
     inside = sorted(found.parent.relative_to(path).as_posix() for found in _arrays_below(path))
     hint = (
-        f"name one of the arrays in it: {', '.join(inside[:5])}" if inside else "there is none in it either"
+        f"name one of the arrays in it: {', '.join(inside[:5])}"
+        if inside
+        else "there is none in it either; give the folder of one, or a .npy file"
     )
     raise UsageError(f"{path} is no zarr or n5 array: {hint}")
 
