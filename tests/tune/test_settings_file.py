@@ -1,10 +1,13 @@
 """`stoker.toml` as a search writes it: read by a person, by Stoker, and written again."""
 
+import tomllib
 from pathlib import Path
 
+import pytest
 from test_tune_report import KEPT
 
 from stoker import changes
+from stoker.errors import UsageError
 from stoker.tune import settings_file
 
 
@@ -35,3 +38,31 @@ def test_what_a_file_says_beside_changes_is_kept(tmp_path: Path) -> None:
     assert once.endswith("num_workers = 4\n\n[memory]\n# by hand\npeak_bytes = 5\n")
     settings_file.write(path, KEPT, "train.py", Path("trials"))
     assert path.read_text() == once
+
+
+def test_keys_of_no_table_stay_before_the_first(tmp_path: Path) -> None:
+    """And a table of changes is one with a comment behind its name too."""
+    path = tmp_path / "stoker.toml"
+    path.write_text('note = "keep me"\n\n[ changes ]  # for the other card\nfeed = "ram"\n')
+    settings_file.write(path, KEPT, "train.py", Path("trials"))
+    assert dict(changes.read(path)) == {"num_workers": 4}
+    assert tomllib.loads(path.read_text())["note"] == "keep me"
+    once = path.read_text()
+    settings_file.write(path, KEPT, "train.py", Path("trials"))
+    assert path.read_text() == once
+
+
+@pytest.mark.parametrize(
+    "text", ["changes.feed = 'ram'\n", "[memory\n", "[memory]\nnote = '''\n[changes]\n'''\n"]
+)
+def test_a_file_that_cannot_be_taken_apart_is_not_written_over(tmp_path: Path, text: str) -> None:
+    """It stays as it is, and that is said before anything is tried."""
+    path = tmp_path / "stoker.toml"
+    path.write_text(text)
+    for act in (
+        lambda: settings_file.check(path),
+        lambda: settings_file.write(path, KEPT, "train.py", Path("trials")),
+    ):
+        with pytest.raises(UsageError, match="name another --out"):
+            act()
+    assert path.read_text() == text

@@ -2,13 +2,18 @@
 
 import contextlib
 import json
+import re
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.errors import NotPermitted, UsageError
 from stoker.tune.comparison import Ratio
 from stoker.tune.tuner import Tuned
+
+_OURS = re.compile(r"\s*\[\s*changes\s*\]\s*(#.*)?$")
 
 
 def check(path: Path) -> None:
@@ -30,17 +35,15 @@ def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) 
     """Whole or not at all; what a settings file says beside changes is kept."""
     made_by = f"stoker tune {command}" if ranks == 1 else f"stoker tune --nproc {ranks} {command}"
     rest = _rest(path)
-    lines = [
+    notes = [
         f"# Made by `{made_by}`; trials: {ledger}",
         f"# {tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
         + (f": {_times(tuned.ratio)}" if tuned.ratio is not None else ""),
         f"# Use them: {use(path.name, command, ranks)}. Undo them: remove this file.",
-        "",
-        *as_lines(tuned),
     ]
     part = _part(path)
     try:
-        text = "\n".join([*lines, *rest]) + "\n"
+        text = rest.around(notes, as_lines(tuned))
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
         part.replace(path)
     except OSError as error:
@@ -77,24 +80,54 @@ def as_lines(tuned: Tuned) -> list[str]:
     return lines
 
 
-def _rest(path: Path) -> list[str]:
-    """What is in the file apart from its table of changes and our own notes."""
+@dataclass(frozen=True, kw_only=True)
+class _Rest:
+    """What is in the file apart from its table of changes and our own notes: before it, and behind.
+
+    TOML has keys of no table before the first one.
+    """
+
+    keys: list[str]
+    tables: list[str]
+
+    def around(self, notes: list[str], changes: list[str]) -> str:
+        """All of it, whole."""
+        parts = (notes, self.keys, changes, self.tables)
+        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _rest(path: Path) -> _Rest:
     if not path.exists():
-        return []
+        return _Rest(keys=[], tables=[])
     try:
         text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        said = tomllib.loads(text)
+        lines = text.strip().splitlines()
+        while lines and lines[0].startswith("#"):  # our notes, or those of whoever wrote it before us
+            del lines[0]
+        kept: dict[str, list[str]] = {"keys": [], "tables": [], "changes": []}
+        now = "keys"
+        for line in lines:
+            if line.lstrip().startswith("["):
+                now = "changes" if _OURS.match(line) else "tables"
+            kept[now].append(line)
+        rest = _Rest(keys=_trimmed(kept["keys"]), tables=_trimmed(kept["tables"]))
+        again = tomllib.loads(rest.around([], []))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(
             f"{path} cannot be read, so it is not written over: {error}; mend it, or name another --out"
         ) from None
-    kept: list[str] = []
-    inside = True
-    for line in text.splitlines():
-        if line.startswith("["):
-            inside = line.strip() == "[changes]"
-        if not inside:
-            kept.append(line)
-    return ["", *kept] if kept else []
+    said.pop("changes", None)
+    if again != said:  # `changes.feed = …`, or a line of a long string that looks like a table's
+        raise UsageError(
+            f"what {path} says beside its changes cannot be told from them, so it is not written over: give "
+            "them a table, [changes], or name another --out"
+        )
+    return rest
+
+
+def _trimmed(lines: list[str]) -> list[str]:
+    return "\n".join(lines).strip().splitlines()
 
 
 def _toml(value: Any) -> str:

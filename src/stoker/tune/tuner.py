@@ -131,9 +131,9 @@ class Tuner:
             if stop := self._enough(candidate):
                 stopped = stop
                 break
-            if not self._is_time_for(candidate, takes := self._takes(candidate)):
+            if not self._is_time_for(candidate, takes := self._takes(candidate) + self._again):
                 short = (
-                    f"{candidate.name}: its trial would take {takes:.0f} s, with {self._left():.0f} s left"
+                    f"{candidate.name}: its trials would take {takes:.0f} s, with {self._left():.0f} s left"
                 )
                 self.search.not_tried.append(f"{short}; give more with --budget SECONDS")
                 self.search.tell(candidate, faster=False)
@@ -159,13 +159,18 @@ class Tuner:
         )
 
     def _try(self, candidate: Candidate) -> Tried:
-        """Run it, then what is kept, then it again, until the interval says something."""
+        """Run it, then what is kept, then it again, until the interval says something.
+
+        What is faster is so beside a run of what is kept that came after it: else it may be the machine,
+        which others have left meanwhile.
+        """
         before = dict(self.search.kept)
         after = {**before, candidate.change: candidate.value}
-        ratio = None
+        ratio, beside = None, False
         for number in range(_MOST_RUNS):
             if number and len(self._rates(before)) < len(self._rates(after)):
                 self._run(before)
+                beside = True
             trial = self._run(after, spare=max(0.0, self._checking(candidate) - _GRACE))
             if trial.rates is None and not self._rates(after):
                 ended: Outcome = "guarded" if trial.outcome in _GUARDED else "broken"
@@ -174,6 +179,12 @@ class Tuner:
                 one = self._tried(candidate, "not faster", alone, after, self._ratio(before, after))
                 return replace(one, counts=False)
             ratio = self._ratio(before, after)
+            if ratio.says == "faster" and not beside and self._is_time_for(candidate, self._again):
+                self._run(before)
+                beside = bool(self._rates(after))
+                if not beside:  # the search has begun anew on another machine
+                    continue
+                ratio = self._ratio(before, after)
             turn = self._takes(candidate)
             if len(self._rates(before)) < len(self._rates(after)) + 1:
                 turn += self._trial_took
@@ -183,6 +194,9 @@ class Tuner:
         assert ratio is not None
         if ratio.says != "faster":
             return self._tried(candidate, ratio.says, "", after, ratio)
+        if not beside:
+            alone = "what is kept was not run once more beside it: give more with --budget SECONDS"
+            return self._tried(candidate, "open", alone, after, ratio)
         try:
             meaning = self._check(candidate, after)
         except TrialFailed as error:  # compiled anew, say, for longer than a probe may take
@@ -319,6 +333,12 @@ class Tuner:
         """Seconds to its first step."""
         return max(trial.first or 0.0 for trial in self.runs[_key({})] if trial.rates is not None)
 
+    @property
+    def _again(self) -> float:
+        """Seconds to run what is kept once more."""
+        runs = self.runs[_key(self.search.kept)]
+        return max((trial.seconds for trial in runs if trial.rates is not None), default=self._trial_took)
+
     def _takes(self, candidate: Candidate) -> float:
         """Seconds of a candidate's trial: it starts as the script does, then makes its steps as predicted."""
         starting = self._starting
@@ -344,7 +364,8 @@ class Tuner:
         return self._left() > max(_LEAST_SECONDS, seconds + self._checking(candidate) - _GRACE)
 
     def _enough(self, candidate: Candidate) -> str | None:
-        if not self._is_time_for(candidate, self._takes(candidate) - _LONGER * candidate.seconds):
+        takes = self._takes(candidate) + self._again - _LONGER * candidate.seconds
+        if not self._is_time_for(candidate, takes):
             more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
             return f"the budget is used up{more}"
         if self.ceiling is not None:
