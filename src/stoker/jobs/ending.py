@@ -68,15 +68,28 @@ def _path(folder: JobFolder, attempt: int) -> Path:
 
 def _explain(code: int, log: Path) -> str:
     """Why it failed, in a line: a signal by its name, else the last thing it said."""
-    last = _last_line(log)
+    last = last_line(log)
     if code < 0:
-        name = signal.Signals(-code).name
+        name = _name(-code)
         why = " (the machine may have run out of memory)" if -code == signal.SIGKILL else ""
         return f"killed by {name}{why}" + (f"; it last said: {last}" if last else "")
     return last or f"exit code {code}, without a word"
 
 
-def _last_line(log: Path) -> str:
+def _name(number: int) -> str:
+    """A signal's name; Python has none for the real-time ones.
+
+    >>> _name(9), _name(35)
+    ('SIGKILL', 'signal 35')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_line(log: Path) -> str:
+    """The last thing that a file says, without its end; empty where it says nothing, or is not there."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LOOKED_AT))

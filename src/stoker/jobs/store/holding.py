@@ -146,6 +146,25 @@ class Holding:
         """The engine could not start it: it failed, and why."""
         self._end(id_, token, State.FAILED, error)
 
+    def put_back(self, id_: str, token: int, why: str) -> None:
+        """Nothing was started for it after all: queued as it stood, without this attempt, and why it waits.
+
+        Cancelled where that was asked for meanwhile. A process that was started after all has an old token
+        then, or keeps the job where it has spoken already.
+        """
+        with self._database.transaction() as do:
+            if self._own(do, id_, token).state is not State.STARTING:
+                return
+            do.write("DELETE FROM attempts WHERE job = ? AND token = ?", (id_, token))
+            job = read_job(do, id_)
+            do.write("UPDATE jobs SET attempt = ? WHERE id = ?", (len(job.attempts), id_))
+            if job.cancel_asked:
+                self._store.move(do, job, State.CANCELLED)
+                return
+            self._store.move(do, job, State.QUEUED)
+            do.write("UPDATE jobs SET waits_for = ? WHERE id = ?", (why, id_))
+            self._store.note(do, id_, "waits", {"for": why})
+
     def lose(self, lease: Lease, error: str) -> State | None:
         """A job whose process is gone: queued again, or left lost. None where it spoke meanwhile."""
         with self._database.transaction() as do:
