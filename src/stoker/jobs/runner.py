@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TypeVar
 
 from stoker.errors import DatabaseUnreachable, LeaseLost
-from stoker.jobs import ending, verdict
+from stoker.jobs import ending, leftovers, verdict
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.identity import Identity
 from stoker.jobs.job import Job
@@ -53,7 +53,15 @@ class Runner:
     """One attempt of one job."""
 
     def __init__(
-        self, settings: Settings, store: Store, id_: str, attempt: int, token: int, handle: str | None = None
+        self,
+        settings: Settings,
+        store: Store,
+        id_: str,
+        attempt: int,
+        token: int,
+        handle: str | None = None,
+        *,
+        adopts: bool = False,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -64,6 +72,8 @@ class Runner:
         self._folder = JobFolder(root=settings.root, id=id_)
         self._log = Tail(self._folder.log(attempt))
         self._reading = Reading(self._folder, attempt)
+        # Whether this process has nothing below it but what belongs to the job.
+        self._adopts = adopts
         self._child: subprocess.Popen[bytes] | None = None
         self._doctor: verdict.Examination | None = None
         self._verdict_at: float | None = None
@@ -92,8 +102,8 @@ class Runner:
             if self._child is not None and self._child.poll() is None:
                 self._child.kill()
                 self._child.wait()
-            if self._doctor is not None:
-                self._doctor.end()
+                self._end_leftovers(self._child)
+            self._end_doctor()
             signal.signal(signal.SIGTERM, before)
 
     def _run(self, job: Job) -> bool:
@@ -154,8 +164,16 @@ class Runner:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**kept, **shown},
+                process_group=None if sys.platform in ("linux", "win32") else 0,
             )
-        return self._attend(self._child)
+        code = self._attend(self._child)
+        self._end_leftovers(self._child)
+        return code
+
+    def _end_leftovers(self, child: "subprocess.Popen[bytes]") -> None:
+        """What it started does not outlive it: who follows has its slot and its cards."""
+        self._end_doctor()
+        leftovers.end(child, adopted=self._adopts)
 
     # --- while it trains --------------------------------------------------------------------------------
 
@@ -169,6 +187,9 @@ class Runner:
             self._tell()
             self._stop_if_asked(child)
             self._look_at_verdict()
+            if self._adopts:
+                doctor = () if self._doctor is None else (self._doctor.process.pid,)
+                leftovers.reap(own=(child.pid, *doctor))
 
     def _stop_if_asked(self, child: "subprocess.Popen[bytes]") -> None:
         """The step ends, the state is saved; after the grace it is killed."""
@@ -252,8 +273,7 @@ class Runner:
 
     def _reach_verdict(self, *, is_held: bool) -> None:
         """The last one, of the whole record; the heartbeat goes on where the job is still held."""
-        if self._doctor is not None:
-            self._doctor.end()
+        self._end_doctor()
         self._doctor = verdict.begin(self._folder.record(self._attempt))
         if self._doctor is None:
             return
@@ -264,6 +284,11 @@ class Runner:
             time.sleep(_EVERY_S / 5)
         if self._doctor.process.poll() is not None:
             self._tell_verdict()
+
+    def _end_doctor(self) -> None:
+        if self._doctor is not None:
+            self._doctor.end()
+            self._doctor = None
 
     def _tell_verdict(self) -> None:
         assert self._doctor is not None
@@ -308,7 +333,8 @@ def main(words: list[str]) -> int:
             sys.stderr.write(f"stoker: {error}; asked again\n")
             time.sleep(_EVERY_S)
     try:
-        return Runner(settings, store, id_, int(attempt), int(token), *handle).run()
+        adopts = leftovers.adopt()
+        return Runner(settings, store, id_, int(attempt), int(token), *handle, adopts=adopts).run()
     finally:
         store.close()
 

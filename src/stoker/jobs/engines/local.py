@@ -110,12 +110,12 @@ class LocalEngine:
 
     def poll(self, handle: str) -> Phase:
         """Whether the runner lives. What it may have left behind in its session is killed with it."""
-        child = self._children.get(handle)
-        if child is not None and child.poll() is not None:
-            del self._children[handle]
         identity = Identity.parse(handle)
         if identity.lives():
             return "alive"
+        child = self._children.pop(handle, None)
+        if child is not None:
+            child.wait()  # it is dead, and waits for that
         identity.kill_session()
         return "gone"
 
