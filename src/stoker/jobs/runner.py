@@ -80,7 +80,9 @@ class Runner:
         self._verdict_in = _FIRST_VERDICT_S
         # By whom it was told to stop: through the store (cancelled), or by a signal (it goes on later).
         self._cancelled = self._interrupted = False
+        # When it is killed, once it was told to stop; and whether it was.
         self._kill_at: float | None = None
+        self._is_killed = False
         self._told_at = 0.0
         # Read from the files, and not yet in the store.
         self._untold: Report | None = None
@@ -110,9 +112,18 @@ class Runner:
         """From the first word to the last; whether there was a verdict before that."""
         self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
         script = job.request.script is not None
-        # Stopped before it began: as one that was ended in its first moment.
-        code = -signal.SIGTERM if self._is_to_stop else self._train(job)
-        ending.write_exit(self._folder, self._attempt, code, stopped=self._is_to_stop, script=script)
+        # Stopped before it began: there was nothing to save.
+        began = not self._is_to_stop
+        code = self._train(job) if began else ending.STOPPED
+        ending.write_exit(
+            self._folder,
+            self._attempt,
+            code,
+            # Who ended before it could be told was not stopped.
+            stopped=not began or self._kill_at is not None,
+            script=script,
+            killed_s=self._settings.grace_s if self._is_killed else None,
+        )
         self._tell_rest()
         told = ending.read_exit(self._folder, self._attempt)
         assert told is not None
@@ -193,7 +204,7 @@ class Runner:
 
     def _stop_if_asked(self, child: "subprocess.Popen[bytes]") -> None:
         """The step ends, the state is saved; after the grace it is killed."""
-        if not self._is_to_stop:
+        if not self._is_to_stop or child.poll() is not None:
             return
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._settings.grace_s
@@ -201,6 +212,7 @@ class Runner:
             if self._cancelled:
                 self._insist(lambda: self._holding.save(self._id, self._token))
         elif time.monotonic() > self._kill_at:
+            self._is_killed = True
             child.kill()
 
     def _tell(self) -> None:

@@ -183,7 +183,9 @@ class Holding:
                 "UPDATE jobs SET token = token + 1, losses = ?, rate = NULL, eta_s = NULL WHERE id = ?",
                 (losses, lease.job),
             )
-            self._requeue(do, job, error, again=goes_on(losses))
+            unsaved = f"{error}, before it was seen to save; resume goes on from the last checkpoint"
+            began = job.attempts[-1].started is not None
+            self._requeue(do, job, error, again=goes_on(losses), unsaved=unsaved if began else None)
             return read_job(do, lease.job).state
 
     def deleted(self, *, after: int = 0) -> tuple[list[str], int]:
@@ -336,13 +338,15 @@ class Holding:
                 job = read_job(do, id_)
             self._store.move(do, job, outcome, error=error)
 
-    def _requeue(self, do: Transaction, job: Job, why: str, *, again: bool = True) -> None:
+    def _requeue(
+        self, do: Transaction, job: Job, why: str, *, again: bool = True, unsaved: str | None = None
+    ) -> None:
         """Lost, and from there to the queue, at its old place; cancelled where that was asked for."""
         self._close_attempt(do, job, State.LOST, why)
         self._store.move(do, job, State.LOST, error=why)
         lost = read_job(do, job.id)
         if job.cancel_asked:
-            self._store.move(do, lost, State.CANCELLED)
+            self._store.move(do, lost, State.CANCELLED, error=unsaved)
         elif again:
             self._store.move(do, lost, State.QUEUED)
 
