@@ -58,7 +58,9 @@ class LocalEngine:
             taken={card for one in handles for card in one.gpus},
             without_card=sum(not one.job.request.gpus for one in running),
             slots=self._settings.slots,
-            memory_free=self._memory_free() if job.request.ram_bytes is not None else None,
+            memory_free=self._memory_free() if admission.need_of(job) is not None else None,
+            memory_promised=admission.promised(one.job for one in ours),
+            alone=not running,
         )
 
     def start(self, job: Job, attempt: Attempt, place: Place) -> str:
