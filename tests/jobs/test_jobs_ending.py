@@ -71,7 +71,7 @@ def test_an_exit_of_its_own_is_no_cancel(code: int, outcome: State, tmp_path: Pa
 
 
 def run_and(
-    service: Service, script: Path, do: Callable[[str], None]
+    service: Service, script: Path, do: Callable[[str], object]
 ) -> tuple[State, str | None, str | None]:
     """A real training in a runner of this process; `do` is called once it has printed. How it ended."""
     job = service.store.create(Request(name="n", script=str(script)))
