@@ -41,6 +41,7 @@ StokerError
 ├── TrainingFailed                   a training that cannot go on: no memory, no disk, a loss not finite
 ├── LeaseLost                        a job that is another process's by now
 ├── EngineFailed                     an engine that could not start, find or stop a job
+│   └── EngineAway                   one that can start none for now: jobs wait for it
 ├── ClusterFailed                    a cluster that cannot be reached, or whose nodes lack what is needed
 │   ├── NodeLost                     a node that went away, with what ran on it
 │   └── NodeUnfit                    a node that is there, and lacks what is needed
@@ -251,6 +252,10 @@ class LeaseLost(StokerError):
 
 class EngineFailed(StokerError):
     """An engine that could not start, find or stop a job."""
+
+
+class EngineAway(EngineFailed):
+    """An engine that can start no job for now, by no fault of the job's: it is asked again later."""
 
 
 class ClusterFailed(StokerError):

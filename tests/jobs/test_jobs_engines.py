@@ -271,7 +271,11 @@ def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path)
         service.start()
         service.until(lambda: service.store.job(job.id), lambda _: bool(service.store.lines(job.id).items))
         service.store.ask_cancel(job.id)
-        assert service.wait(job).state is State.CANCELLED
+        killed = service.wait(job)
+        assert killed.state is State.CANCELLED
+        assert killed.error == (
+            "killed after 0.5 s, before it had saved; resume goes on from the last checkpoint"
+        )
     finally:
         service.close()
 

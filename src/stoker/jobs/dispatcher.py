@@ -12,14 +12,16 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from stoker.errors import DatabaseUnreachable, EngineFailed, LeaseLost, StokerError
+from stoker.errors import DatabaseUnreachable, EngineAway, EngineFailed, LeaseLost, StokerError
 from stoker.jobs import ending
-from stoker.jobs.engines.engine import Engine, Running
+from stoker.jobs.engines.engine import Engine, Place, Running
 from stoker.jobs.folders import JobFolder
-from stoker.jobs.job import Job
+from stoker.jobs.job import Attempt, Job
 from stoker.jobs.lease import Heartbeats
 from stoker.jobs.progress import Reading
 from stoker.jobs.runner import clean
@@ -37,6 +39,8 @@ _PATIENCE_S = 10.0
 # Why a job waits has figures that change with every look ("5.31 GiB are free"): told so often, not each time.
 _WAITS_EVERY_S = 5.0
 _TIDY_EVERY_S = 1.0
+# An engine that could start nothing is asked again after so long, and later the longer it lasts.
+_AWAY_S, _LONGEST_AWAY_S = 0.5, 30.0
 
 
 class Dispatcher:
@@ -54,6 +58,9 @@ class Dispatcher:
         self._asked: dict[str, float] = {}
         # When it was last said of the first of each line why it waits.
         self._told: dict[str, float] = {}
+        # What went wrong with a job when it was last looked at.
+        self._troubles: dict[str, str] = {}
+        self._start_at, self._away_s = float("-inf"), _AWAY_S
         self._deleted = 0
         self._unremoved: set[str] = set()
         self._tidied = clock()
@@ -70,13 +77,36 @@ class Dispatcher:
     def look(self) -> None:
         """One pass: who runs, who ended, who is lost, who is next, what is to be removed."""
         for held in self._holding.held():
-            self._attend(held)
-        held_now = self._holding.held()
-        for lease in self._heartbeats.watch([one.lease for one in held_now], self._clock()):
-            self._lose(next(one for one in held_now if one.lease == lease), "no heartbeat")
+            if self._take_care(held.job.id, partial(self._attend, held)) is None:
+                self._troubles.pop(held.job.id, None)
+        held_now = {one.lease: one for one in self._holding.held()}
+        for lease in self._heartbeats.watch(held_now, self._clock()):
+            why = "; ".join(filter(None, ("no heartbeat", self._troubles.get(lease.job))))
+            self._take_care(lease.job, partial(self._lose, held_now[lease], why))
         self._start_next()
         self._remove_deleted()
         self._tidy()
+        known = {lease.job for lease in held_now} | set(self._told)
+        self._troubles = {id_: text for id_, text in self._troubles.items() if id_ in known}
+
+    def _take_care(self, id_: str, do: Callable[[], None]) -> str | None:
+        """Do something for a job: what goes wrong is written down, and costs that job alone; what it was."""
+        try:
+            do()
+        except (DatabaseUnreachable, LeaseLost):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs are not to wait for it
+            return self._tell_trouble(id_, error)
+        return None
+
+    def _tell_trouble(self, id_: str, error: Exception) -> str:
+        """In the log, once for as long as it is the same."""
+        text = f"{type(error).__name__}: {error}"
+        if self._troubles.get(id_) != text:
+            self._troubles[id_] = text
+            shown = "".join(traceback.format_exception(error))
+            sys.stderr.write(f"stoker: job {id_}: {text}; the other jobs go on\n{shown}")
+        return text
 
     # --- who runs ---------------------------------------------------------------------------------------
 
@@ -113,31 +143,45 @@ class Dispatcher:
         """A runner that is gone: how its training ended, if it did, is in its folder."""
         folder, number = JobFolder(root=self._settings.root, id=held.job.id), held.attempt.number
         self._asked.pop(held.attempt.handle or "", None)
-        told = ending.read_exit(folder, number)
-        if told is None:
-            self._lose(held, "its process is gone")
-            return
-        end = ending.judge(told, folder.log(number), cancelled=held.job.cancel_asked)
         try:
-            self._tell_rest(held, folder)
+            told = ending.read_exit(folder, number)
+            end = (
+                None
+                if told is None
+                else ending.judge(told, folder.log(number), cancelled=held.job.cancel_asked)
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            self._lose(held, f"its process is gone, and exit.json is not understood: {error!r}")
+            return
+        if end is None:
+            said = self._engine.last_words(held.job, held.attempt)
+            self._lose(held, "its process is gone" + (f"; it last said: {said}" if said else ""))
+            return
+        try:
+            self._take_care(held.job.id, lambda: self._tell_rest(held, folder))
             ending.settle(self._holding, held.job.id, held.lease.token, end)
         except LeaseLost:
             pass  # it had told of its end itself, just before
 
     def _lose(self, held: Held, why: str) -> None:
         """Queue it again. What it printed last is told first: it may say why."""
-        handle = held.attempt.handle
-        if handle is not None and self._is_ours(held):
-            self._kill(handle)
+        self._take_care(held.job.id, lambda: self._kill_runner(held))
         folder = JobFolder(root=self._settings.root, id=held.job.id)
         try:
-            self._tell_rest(held, folder)
+            unread = self._take_care(held.job.id, lambda: self._tell_rest(held, folder))
         except LeaseLost:
             return
+        if unread is not None:
+            why = f"{why}; what it left was not read ({unread})"
         # That was a heartbeat too, so the lease is the one after it; none where the job has ended meanwhile.
         for lease in [one.lease for one in self._holding.held() if one.job.id == held.job.id]:
             if lease.token == held.lease.token:
                 self._holding.lose(lease, why)
+
+    def _kill_runner(self, held: Held) -> None:
+        handle = held.attempt.handle
+        if handle is not None and self._is_ours(held):
+            self._kill(handle)
 
     def _tell_rest(self, held: Held, folder: JobFolder) -> None:
         """What a runner that is gone left untold."""
@@ -164,27 +208,60 @@ class Dispatcher:
 
     def _start_next(self) -> None:
         """In the order of the queue. A job that needs a card is overtaken only by such that need none."""
+        if self._clock() < self._start_at:  # the engine can start nothing for now
+            return
         blocked: set[bool] = set()
         told: dict[str, float] = {}
         while heads := [job for job in self._holding.heads() if (job.request.gpus > 0) not in blocked]:
             job = heads[0]
-            running = [Running(job=one.job, handle=one.attempt.handle) for one in self._holding.held()]
-            place = self._engine.find_place(job, running)
+            place = self._find_place(job)
             if isinstance(place, str):
                 blocked.add(job.request.gpus > 0)
                 told[job.id] = self._tell_wait(job, place)
                 continue
             attempt = self._holding.claim(job.id, engine=self._engine.name)
-            if attempt is None:  # cancelled meanwhile
-                continue
-            try:
-                handle = self._engine.start(job, attempt, place)
-            except EngineFailed as error:
-                self._holding.refuse(job.id, attempt.token, str(error))
-                continue
-            with contextlib.suppress(LeaseLost):  # it was so quick that it has ended
-                self._holding.set_handle(job.id, attempt.token, handle)
+            if attempt is not None and not self._start(job, attempt, place):
+                told[job.id] = self._clock()
+                break
         self._told = told
+
+    def _find_place(self, job: Job) -> Place | str:
+        """A place, or why there is none; an engine that cannot say has none for now."""
+        running = [
+            Running(job=one.job, handle=one.attempt.handle, engine=one.attempt.engine)
+            for one in self._holding.held()
+        ]
+        try:
+            return self._engine.find_place(job, running)
+        except Exception as error:  # noqa: BLE001 - a driver that does not answer is no reason to end
+            return f"waits for its engine: {self._tell_trouble(job.id, error)}"
+
+    def _start(self, job: Job, attempt: Attempt, place: Place) -> bool:
+        """Start a job, or have it fail; False where the engine is away, and nobody can be started for now."""
+        try:
+            handle = self._engine.start(job, attempt, place)
+        except EngineAway as error:
+            self._start_at = self._clock() + self._away_s
+            self._away_s = min(2 * self._away_s, _LONGEST_AWAY_S)
+            sys.stderr.write(f"stoker: {error}\n")
+            with contextlib.suppress(LeaseLost):  # it was started after all, and so quick that it has ended
+                self._holding.put_back(job.id, attempt.token, str(error))
+            return False
+        except EngineFailed as error:
+            self._refuse(job, attempt, str(error))
+            return True
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this job's end and no other's
+            text = self._tell_trouble(job.id, error)
+            self._refuse(job, attempt, f"the engine could not start it: {text}")
+            return True
+        self._away_s = _AWAY_S
+        with contextlib.suppress(LeaseLost):  # it was so quick that it has ended
+            self._holding.set_handle(job.id, attempt.token, handle)
+        return True
+
+    def _refuse(self, job: Job, attempt: Attempt, why: str) -> None:
+        with contextlib.suppress(LeaseLost):  # it was started after all, and so quick that it has ended
+            self._holding.refuse(job.id, attempt.token, why)
 
     def _tell_wait(self, job: Job, why: str) -> float:
         """Say why the first of a line waits; when that was last said. Its figures may change all the time."""

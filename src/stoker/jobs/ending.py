@@ -12,7 +12,9 @@ from stoker.jobs.folders import JobFolder
 from stoker.jobs.states import State
 from stoker.jobs.store.holding import Holding
 
-_TERMINATED = (128 + signal.SIGTERM, -signal.SIGTERM)
+# As a training exits that was told to stop, and saved.
+STOPPED = 128 + signal.SIGTERM
+_GOES_ON = "resume goes on from the last checkpoint"
 _MOST_TEXT = 500
 # Of the log's end, searched for the line that says what went wrong.
 _LOOKED_AT = 1 << 14
@@ -20,15 +22,20 @@ _LOOKED_AT = 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """What became of an attempt. None: it was told to stop by a signal, and the job goes on later."""
+    """What became of an attempt. None: it was told to stop by a signal, and the job goes on later.
+
+    One that was told to stop and has an error did not save, as far as can be seen.
+    """
 
     outcome: State | None
     error: str | None = None
 
 
-def write_exit(folder: JobFolder, attempt: int, code: int, *, stopped: bool, script: bool) -> None:
-    """Keep how the training's process ended."""
-    told = {"code": code, "stopped": stopped, "script": script}
+def write_exit(
+    folder: JobFolder, attempt: int, code: int, *, stopped: bool, script: bool, killed_s: float | None = None
+) -> None:
+    """Keep how the training's process ended; `killed_s`: it was killed so long after it was told to stop."""
+    told = {"code": code, "stopped": stopped, "script": script, "killed_s": killed_s}
     with whole_file(_path(folder, attempt)) as out:
         out.write(json.dumps(told).encode())
 
@@ -46,9 +53,9 @@ def judge(told: Mapping[str, Any], log: Path, *, cancelled: bool) -> End:
     """What an exit means: `cancelled` says that the job was to be stopped for good."""
     code, stopped = told["code"], told["stopped"]
     # A workload that was told to stop and ends well had made its last step; of a script it cannot be known.
-    heard = stopped and (code in (*_TERMINATED, -signal.SIGKILL) or (code == 0 and told["script"]))
-    if heard:
-        return End(outcome=State.CANCELLED if cancelled else None)
+    if stopped and (code != 0 or told["script"]):
+        error = None if code in (0, STOPPED) else _explain_stop(code, log, told.get("killed_s"))
+        return End(outcome=State.CANCELLED if cancelled else None, error=error)
     if code == 0:
         return End(outcome=State.DONE)
     return End(outcome=State.FAILED, error=_explain(code, log))
@@ -57,7 +64,8 @@ def judge(told: Mapping[str, Any], log: Path, *, cancelled: bool) -> End:
 def settle(holding: Holding, id_: str, token: int, end: End) -> None:
     """Tell the store."""
     if end.outcome is None:
-        holding.give_back(id_, token, "told to stop by a signal: goes on from its last checkpoint")
+        why = f" ({end.error})" if end.error else ""
+        holding.give_back(id_, token, f"told to stop by a signal: goes on from its last checkpoint{why}")
     else:
         holding.finish(id_, token, end.outcome, end.error)
 
@@ -66,17 +74,39 @@ def _path(folder: JobFolder, attempt: int) -> Path:
     return folder.attempt(attempt) / "exit.json"
 
 
+def _explain_stop(code: int, log: Path, killed_s: float | None) -> str:
+    """Why it is not to be believed that it saved."""
+    if code == -signal.SIGKILL and killed_s is not None:
+        return f"killed after {killed_s:g} s, before it had saved; {_GOES_ON}"
+    if code == -signal.SIGTERM:
+        return f"ended by SIGTERM, which it does not handle: it saved nothing then; {_GOES_ON}"
+    return _explain(code, log)
+
+
 def _explain(code: int, log: Path) -> str:
     """Why it failed, in a line: a signal by its name, else the last thing it said."""
-    last = _last_line(log)
+    last = last_line(log)
     if code < 0:
-        name = signal.Signals(-code).name
+        name = _name(-code)
         why = " (the machine may have run out of memory)" if -code == signal.SIGKILL else ""
         return f"killed by {name}{why}" + (f"; it last said: {last}" if last else "")
     return last or f"exit code {code}, without a word"
 
 
-def _last_line(log: Path) -> str:
+def _name(number: int) -> str:
+    """A signal's name; Python has none for the real-time ones.
+
+    >>> _name(9), _name(35)
+    ('SIGKILL', 'signal 35')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_line(log: Path) -> str:
+    """The last thing that a file says, without its end; empty where it says nothing, or is not there."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LOOKED_AT))

@@ -2,8 +2,8 @@
 
 A claim raises the job's token by one; every write names the token it was claimed with, and one that is no
 longer the job's is refused (`LeaseLost`). The holder counts `beat` up as it goes. Whoever watches judges by
-its own clock since it last saw the count change, so that clocks of two machines are never compared, and a
-clock that is set loses nobody.
+its own clock since it last saw the count change, which nobody sets, so that clocks of two machines are never
+compared, and a time of day that is set loses nobody; `identity` knows a process without it too.
 """
 
 from collections.abc import Iterable

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TypeVar
 
 from stoker.errors import DatabaseUnreachable, LeaseLost
-from stoker.jobs import ending, verdict
+from stoker.jobs import ending, leftovers, verdict
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.identity import Identity
 from stoker.jobs.job import Job
@@ -53,7 +53,15 @@ class Runner:
     """One attempt of one job."""
 
     def __init__(
-        self, settings: Settings, store: Store, id_: str, attempt: int, token: int, handle: str | None = None
+        self,
+        settings: Settings,
+        store: Store,
+        id_: str,
+        attempt: int,
+        token: int,
+        handle: str | None = None,
+        *,
+        adopts: bool = False,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -64,13 +72,17 @@ class Runner:
         self._folder = JobFolder(root=settings.root, id=id_)
         self._log = Tail(self._folder.log(attempt))
         self._reading = Reading(self._folder, attempt)
+        # Whether this process has nothing below it but what belongs to the job.
+        self._adopts = adopts
         self._child: subprocess.Popen[bytes] | None = None
         self._doctor: verdict.Examination | None = None
         self._verdict_at: float | None = None
         self._verdict_in = _FIRST_VERDICT_S
         # By whom it was told to stop: through the store (cancelled), or by a signal (it goes on later).
         self._cancelled = self._interrupted = False
+        # When it is killed, once it was told to stop; and whether it was.
         self._kill_at: float | None = None
+        self._is_killed = False
         self._told_at = 0.0
         # Read from the files, and not yet in the store.
         self._untold: Report | None = None
@@ -92,17 +104,26 @@ class Runner:
             if self._child is not None and self._child.poll() is None:
                 self._child.kill()
                 self._child.wait()
-            if self._doctor is not None:
-                self._doctor.end()
+                self._end_leftovers(self._child)
+            self._end_doctor()
             signal.signal(signal.SIGTERM, before)
 
     def _run(self, job: Job) -> bool:
         """From the first word to the last; whether there was a verdict before that."""
         self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
         script = job.request.script is not None
-        # Stopped before it began: as one that was ended in its first moment.
-        code = -signal.SIGTERM if self._is_to_stop else self._train(job)
-        ending.write_exit(self._folder, self._attempt, code, stopped=self._is_to_stop, script=script)
+        # Stopped before it began: there was nothing to save.
+        began = not self._is_to_stop
+        code = self._train(job) if began else ending.STOPPED
+        ending.write_exit(
+            self._folder,
+            self._attempt,
+            code,
+            # Who ended before it could be told was not stopped.
+            stopped=not began or self._kill_at is not None,
+            script=script,
+            killed_s=self._settings.grace_s if self._is_killed else None,
+        )
         self._tell_rest()
         told = ending.read_exit(self._folder, self._attempt)
         assert told is not None
@@ -154,8 +175,16 @@ class Runner:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**kept, **shown},
+                process_group=None if sys.platform in ("linux", "win32") else 0,
             )
-        return self._attend(self._child)
+        code = self._attend(self._child)
+        self._end_leftovers(self._child)
+        return code
+
+    def _end_leftovers(self, child: "subprocess.Popen[bytes]") -> None:
+        """What it started does not outlive it: who follows has its slot and its cards."""
+        self._end_doctor()
+        leftovers.end(child, adopted=self._adopts)
 
     # --- while it trains --------------------------------------------------------------------------------
 
@@ -169,10 +198,13 @@ class Runner:
             self._tell()
             self._stop_if_asked(child)
             self._look_at_verdict()
+            if self._adopts:
+                doctor = () if self._doctor is None else (self._doctor.process.pid,)
+                leftovers.reap(own=(child.pid, *doctor))
 
     def _stop_if_asked(self, child: "subprocess.Popen[bytes]") -> None:
         """The step ends, the state is saved; after the grace it is killed."""
-        if not self._is_to_stop:
+        if not self._is_to_stop or child.poll() is not None:
             return
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._settings.grace_s
@@ -180,6 +212,7 @@ class Runner:
             if self._cancelled:
                 self._insist(lambda: self._holding.save(self._id, self._token))
         elif time.monotonic() > self._kill_at:
+            self._is_killed = True
             child.kill()
 
     def _tell(self) -> None:
@@ -252,8 +285,7 @@ class Runner:
 
     def _reach_verdict(self, *, is_held: bool) -> None:
         """The last one, of the whole record; the heartbeat goes on where the job is still held."""
-        if self._doctor is not None:
-            self._doctor.end()
+        self._end_doctor()
         self._doctor = verdict.begin(self._folder.record(self._attempt))
         if self._doctor is None:
             return
@@ -264,6 +296,11 @@ class Runner:
             time.sleep(_EVERY_S / 5)
         if self._doctor.process.poll() is not None:
             self._tell_verdict()
+
+    def _end_doctor(self) -> None:
+        if self._doctor is not None:
+            self._doctor.end()
+            self._doctor = None
 
     def _tell_verdict(self) -> None:
         assert self._doctor is not None
@@ -308,7 +345,8 @@ def main(words: list[str]) -> int:
             sys.stderr.write(f"stoker: {error}; asked again\n")
             time.sleep(_EVERY_S)
     try:
-        return Runner(settings, store, id_, int(attempt), int(token), *handle).run()
+        adopts = leftovers.adopt()
+        return Runner(settings, store, id_, int(attempt), int(token), *handle, adopts=adopts).run()
     finally:
         store.close()
 

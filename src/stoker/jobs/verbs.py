@@ -42,6 +42,9 @@ def serve(
     engine: Annotated[str, typer.Option(help="What runs jobs: local, or ray.")] = "local",
     ray_address: Annotated[str | None, typer.Option(help="ray: where its jobs are submitted.")] = None,
     slots: Annotated[int, typer.Option(min=1, help="Jobs at a time without a card.")] = 1,
+    grace: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that a job has to save once it is told to stop.")
+    ] = 60.0,
     scripts: Annotated[
         list[Path] | None, typer.Option(help="A folder whose scripts may be run; repeatable.")
     ] = None,
@@ -75,10 +78,11 @@ def serve(
             raise UsageError(f"{folder} is no folder: name one that is there")
     settings = Settings(
         root=root.absolute(),
-        store=store,
+        store=None if store is None else whole_address(store),
         engine="ray" if engine == "ray" else "local",
         slots=slots,
         scripts=tuple(folder.resolve() for folder in scripts or ()),
+        grace_s=grace,
         ray_address=ray_address,
     )
     started = serving.Serving(

@@ -2,10 +2,11 @@
 
 A job that needs a card gets one that no other job here has and that has room for it. How much it needs is
 what it was asked for with, or what its earlier run was seen to take; where neither is known, a card that
-others hold is not used.
+others hold is not used. So it is with the machine's memory, of which that is not free which those that run
+were promised and have not taken yet; where neither is known, none is waited for.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from stoker.facts.gpu import NOBODYS_BYTES
 from stoker.facts.values import Gpu, Holder
@@ -23,22 +24,25 @@ def find_place(
     without_card: int,
     slots: int,
     memory_free: int | None,
+    memory_promised: int = 0,
+    alone: bool = False,
 ) -> Place | str:
     """A place, or why there is none.
 
     `taken` are cards of jobs that run, `without_card` how many run without one, `no_cards`
-    why there are no cards.
+    why there are no cards. `memory_promised` is what those that run may still take; `alone`: none does.
     """
     asked = job.request
-    need = asked.ram_bytes
-    if need is not None and memory_free is not None and memory_free < need:
-        return f"waits for memory: it needs {size(need)}, and {size(memory_free)} are free"
+    # With nobody to wait for, what it once took is no reason not to try: it may have been all there was.
+    need = asked.ram_bytes if alone else need_of(job)
+    if need is not None and memory_free is not None and memory_free - memory_promised < need:
+        return f"waits for memory: it needs {size(need)}, and {_left(memory_free, memory_promised)}"
     if not asked.gpus:
         return Place() if without_card < slots else f"waits for a slot: {without_card} of {slots} are taken"
     if len(cards) < asked.gpus:
         reason = f" ({no_cards})" if no_cards else ""
         return f"waits for {_cards(asked.gpus)}: this machine has {len(cards)}{reason}"
-    vram = asked.vram_bytes or _seen_peak(job)
+    vram = asked.vram_bytes or _told(job, "device_peak_bytes")
     free, told = [], []
     for card in cards:
         why = _why_not(card, taken, vram)
@@ -49,6 +53,37 @@ def find_place(
     if len(free) < asked.gpus:
         return f"waits for {_cards(asked.gpus)}: {'; '.join(told)}"
     return Place(gpus=tuple(free[: asked.gpus]))
+
+
+def need_of(job: Job) -> int | None:
+    """Memory of the machine that it needs: as asked for, or as it was seen to take; None: not known."""
+    return job.request.ram_bytes or _told(job, "peak_bytes")
+
+
+def promised(running: Iterable[Job]) -> int:
+    """Memory that those that run were promised, and have not taken yet: it is free, and theirs."""
+    return sum(max(0, _promise_to(job) - _taken_by(job)) for job in running)
+
+
+def _promise_to(job: Job) -> int:
+    # Of one that asked for nothing, a peak of this attempt is past, and may have been its start alone.
+    return (job.request.ram_bytes if _has_told(job) else need_of(job)) or 0
+
+
+def _taken_by(job: Job) -> int:
+    return (_told(job, "rss_bytes") or 0) if _has_told(job) else 0
+
+
+def _has_told(job: Job) -> bool:
+    """Whether what is known of its memory is of this attempt, and not of an earlier one."""
+    return bool(job.attempts) and job.attempts[-1].last_step is not None
+
+
+def _left(free: int, promised: int) -> str:
+    if not promised:
+        return f"{size(free)} are free"
+    less = f"{size(free)}, less {size(promised)} that those that run may still take"
+    return f"{size(max(0, free - promised))} are free: {less}"
 
 
 def _why_not(card: Gpu, taken: Collection[str], need: int | None) -> str | None:
@@ -84,9 +119,9 @@ def _name(holder: Holder) -> str:
     return f"pid {holder.pid} ({', '.join(told)}{idle}){held}" if told else f"pid {holder.pid}{held}"
 
 
-def _seen_peak(job: Job) -> int | None:
-    """What an earlier attempt of this job had at most in use on its card."""
-    found = (job.memory or {}).get("device_peak_bytes")
+def _told(job: Job, name: str) -> int | None:
+    """A figure of the memory that this job, or an earlier attempt of it, was seen to take."""
+    found = (job.memory or {}).get(name)
     return int(found) if found else None
 
 

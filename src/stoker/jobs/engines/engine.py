@@ -25,13 +25,19 @@ class Engine(Protocol):
         """Where a job may start beside those that run; or why it has to wait, for a person."""
 
     def start(self, job: Job, attempt: Attempt, place: Place) -> str:
-        """Start its runner; the handle. EngineFailed where that cannot be."""
+        """Start its runner; the handle.
+
+        EngineFailed where that cannot be, and EngineAway where that is not this job's fault.
+        """
 
     def poll(self, handle: str) -> Phase:
         """Whether its runner is there."""
 
     def stop(self, handle: str, *, save: bool) -> None:
         """Ask the runner to save and end, or, without `save`, kill it and all that it started."""
+
+    def last_words(self, job: Job, attempt: Attempt) -> str | None:
+        """What there is to tell of an attempt's runner that is gone, in a line; None: nothing."""
 
     def adopt(self, handle: str) -> bool:
         """Whether a runner that an earlier dispatcher started is this engine's to look after."""
@@ -46,3 +52,5 @@ class Running:
 
     job: Job
     handle: str | None
+    # Whose the handle is; None: of the engine that is asked.
+    engine: str | None = None

@@ -1,5 +1,6 @@
 """Jobs as processes of this machine: each runner leads a session of its own, and outlives the dispatcher."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,9 +8,10 @@ from collections.abc import Callable
 
 import psutil
 
-from stoker.errors import EngineFailed
+from stoker.errors import EngineAway, EngineFailed
 from stoker.facts import gpu, host, nvml, process
 from stoker.facts.values import Gpu
+from stoker.jobs import ending
 from stoker.jobs.engines import admission
 from stoker.jobs.engines.engine import Phase, Place, Running
 from stoker.jobs.folders import JobFolder
@@ -17,6 +19,11 @@ from stoker.jobs.identity import Identity
 from stoker.jobs.job import Attempt, Job
 from stoker.jobs.runner import GPUS
 from stoker.jobs.settings import Settings
+
+# What a runner itself prints; what its training prints is in the log.
+RUNNER_TEXT = "runner.txt"
+# What a job's folder may be wrong with; everything else at a start is the machine's: memory, disk, files.
+_WRONG_FOLDER = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
 
 
 class LocalEngine:
@@ -38,10 +45,12 @@ class LocalEngine:
 
     def find_place(self, job: Job, running: list[Running]) -> Place | str:
         """By slots, cards, who holds them, and memory, all as they are now."""
-        if job.request.gpus and any(one.job.request.gpus and one.handle is None for one in running):
+        # Those of another engine hold a slot, as they may run here too; their handles are not ours to read.
+        ours = [one for one in running if one.engine in (None, self.name)]
+        if job.request.gpus and any(one.job.request.gpus and one.handle is None for one in ours):
             return "waits for a GPU: a job is starting, and which it has is not known yet"
         cards, why = self._read_cards() if job.request.gpus else ((), None)
-        handles = [Identity.parse(one.handle) for one in running if one.handle is not None]
+        handles = [Identity.parse(one.handle) for one in ours if one.handle is not None]
         return admission.find_place(
             job,
             cards=cards,
@@ -49,16 +58,19 @@ class LocalEngine:
             taken={card for one in handles for card in one.gpus},
             without_card=sum(not one.job.request.gpus for one in running),
             slots=self._settings.slots,
-            memory_free=self._memory_free() if job.request.ram_bytes is not None else None,
+            memory_free=self._memory_free() if admission.need_of(job) is not None else None,
+            memory_promised=admission.promised(one.job for one in ours),
+            alone=not running,
         )
 
     def start(self, job: Job, attempt: Attempt, place: Place) -> str:
         """A session of its own: a signal to the server's terminal does not reach it."""
-        where = JobFolder(root=self._settings.root, id=job.id).attempt(attempt.number)
+        folder = JobFolder(root=self._settings.root, id=job.id)
+        where = folder.attempt(attempt.number)
         cards = ",".join(place.gpus)
         try:
             where.mkdir(parents=True, exist_ok=True)
-            with (where / "runner.txt").open("ab") as out:
+            with (where / RUNNER_TEXT).open("ab") as out:
                 child = subprocess.Popen(
                     [
                         sys.executable,
@@ -82,10 +94,17 @@ class LocalEngine:
                     },
                 )
         except OSError as error:
-            raise EngineFailed(
-                f"cannot start a process for job {job.id}: {error}; mend that, and resume the job"
-            ) from error
-        handle = str(Identity.of(child.pid, place.gpus))
+            if _is_own_fault(error, folder):
+                raise EngineFailed(
+                    f"cannot start a process for job {job.id}: {error}; mend that, and resume the job"
+                ) from error
+            raise EngineAway(f"no process can be started now: {error}; it is tried again") from error
+        try:
+            handle = str(Identity.of(child.pid, place.gpus))
+        except OSError as error:  # as where no file can be opened: it could not be found again
+            child.kill()
+            child.wait()
+            raise EngineAway(f"no process can be started now: {error}; it is tried again") from error
         # Those that have ended are asked for by nobody any more, and would stay as zombies.
         self._children = {known: one for known, one in self._children.items() if one.poll() is None}
         self._children[handle] = child
@@ -93,12 +112,12 @@ class LocalEngine:
 
     def poll(self, handle: str) -> Phase:
         """Whether the runner lives. What it may have left behind in its session is killed with it."""
-        child = self._children.get(handle)
-        if child is not None and child.poll() is not None:
-            del self._children[handle]
         identity = Identity.parse(handle)
         if identity.lives():
             return "alive"
+        child = self._children.pop(handle, None)
+        if child is not None:
+            child.wait()  # it is dead, and waits for that
         identity.kill_session()
         return "gone"
 
@@ -110,12 +129,26 @@ class LocalEngine:
         else:
             identity.kill_session()
 
+    def last_words(self, job: Job, attempt: Attempt) -> str | None:
+        """The last line that the runner itself printed: a traceback's, where it could not start."""
+        folder = JobFolder(root=self._settings.root, id=job.id)
+        return ending.last_line(folder.attempt(attempt.number) / RUNNER_TEXT) or None
+
     def adopt(self, handle: str) -> bool:
         """Those of this machine."""
         return Identity.parse(handle).is_here
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _is_own_fault(error: OSError, folder: JobFolder) -> bool:
+    """Whether something is wrong with this job's own folder, while others' could be made beside it."""
+    return (
+        error.errno in _WRONG_FOLDER
+        and os.path.lexists(folder.path)
+        and os.access(folder.path.parent, os.W_OK | os.X_OK)
+    )
 
 
 def _threads(slots: int) -> dict[str, str]:

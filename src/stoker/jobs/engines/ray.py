@@ -5,15 +5,19 @@ root on a shared file system, and a store in PostgreSQL where there is more than
 installed there.
 """
 
+import re
 import shlex
 from typing import Any
 
-from stoker.errors import EngineFailed, MissingExtra
+from stoker.errors import EngineAway, EngineFailed, MissingExtra
 from stoker.jobs.engines.engine import Phase, Place, Running
 from stoker.jobs.job import Attempt, Job
 from stoker.jobs.settings import Settings
 
 _GONE = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+# Answers that say that the request itself is wrong; all others are Ray's own trouble, which passes.
+_REFUSED = re.compile(r"status code (400|413|422)\b")
+_MOST_TEXT = 500
 
 
 class RayEngine:
@@ -64,7 +68,9 @@ class RayEngine:
                 metadata={"job": job.id, "name": job.name},
             )
         except (OSError, RuntimeError) as error:
-            raise EngineFailed(f"Ray did not take job {job.id}: {error}") from error
+            if _REFUSED.search(str(error)):
+                raise EngineFailed(f"Ray did not take job {job.id}: {error}") from error
+            raise EngineAway(f"Ray takes no job now: {error}; it is asked again") from error
         return handle
 
     def poll(self, handle: str) -> Phase:
@@ -90,9 +96,34 @@ class RayEngine:
         except (OSError, RuntimeError) as error:
             raise EngineFailed(f"Ray did not stop {handle}: {error}") from error
 
+    def last_words(self, job: Job, attempt: Attempt) -> str | None:
+        """Ray's own message: of a runner that could not start it has how that ended, and what it printed."""
+        if attempt.handle is None:
+            return None
+        try:
+            told = self._client.get_job_info(attempt.handle).message
+        except (OSError, RuntimeError) as error:
+            told = f"Ray tells nothing of it: {error}"
+        lines = [line.strip() for line in str(told or "").splitlines() if line.strip()]
+        # The first says what happened, the last is what was printed last.
+        return " ".join(dict.fromkeys((lines[0], lines[-1])))[:_MOST_TEXT] if lines else None
+
     def adopt(self, handle: str) -> bool:
         """Those that Ray started."""
         return handle.startswith("stoker-")
 
     def close(self) -> None:
         """The client holds nothing open."""
+
+
+def count_cards(address: str | None) -> int:
+    """Cards of all nodes of the cluster that are there now; EngineFailed where it cannot be asked."""
+    try:
+        from ray.util.state import list_nodes
+    except ImportError as error:
+        raise MissingExtra("ray", "ray", "The engine ray") from error
+    try:
+        nodes = list_nodes(address=address, limit=10_000)
+    except Exception as error:  # its own errors have no root but this
+        raise EngineFailed(f"the cards of the Ray cluster at {address or 'RAY_ADDRESS'}: {error}") from error
+    return sum(int((one.resources_total or {}).get("GPU", 0)) for one in nodes if one.state == "ALIVE")

@@ -16,7 +16,7 @@ from types import FrameType
 
 import uvicorn
 
-from stoker.errors import NotPermitted, UsageError
+from stoker.errors import EngineFailed, NotPermitted, UsageError
 from stoker.facts import nvml
 from stoker.jobs import dispatcher
 from stoker.jobs.places import Places
@@ -183,7 +183,7 @@ class Running:
                 root=settings.root,
                 host=serving.host,
                 store=store,
-                policy=Policy(places=places, database=serving.database, cards=count_cards()),
+                policy=Policy(places=places, database=serving.database, cards=count_cards(settings)),
                 tokens=tokens,
                 sessions=Sessions(tokens),
                 traffic=Traffic(),
@@ -269,8 +269,10 @@ def _listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def count_cards() -> int:
-    """Cards of this machine, without a word to CUDA."""
+def count_cards(settings: Settings) -> int:
+    """Cards where jobs run: of the cluster, or of this machine, without a word to CUDA."""
+    if settings.engine == "ray":
+        return _count_cluster_cards(settings)
     source, _ = nvml.connect()
     if source is None:
         return 0
@@ -278,3 +280,17 @@ def count_cards() -> int:
         return source.count()
     finally:
         source.close()
+
+
+def _count_cluster_cards(settings: Settings) -> int:
+    """A server of a CPU-only head has none itself. One that cannot ask serves all the same, and says so."""
+    from stoker.jobs.engines import ray
+
+    try:
+        return ray.count_cards(settings.ray_address)
+    except EngineFailed as error:
+        sys.stderr.write(
+            f"stoker: warning: {error}; until the server is started again, jobs get a card only where they "
+            "ask for one by device=cuda or gpus\n"
+        )
+        return 0

@@ -146,6 +146,25 @@ class Holding:
         """The engine could not start it: it failed, and why."""
         self._end(id_, token, State.FAILED, error)
 
+    def put_back(self, id_: str, token: int, why: str) -> None:
+        """Nothing was started for it after all: queued as it stood, without this attempt, and why it waits.
+
+        Cancelled where that was asked for meanwhile. A process that was started after all has an old token
+        then, or keeps the job where it has spoken already.
+        """
+        with self._database.transaction() as do:
+            if self._own(do, id_, token).state is not State.STARTING:
+                return
+            do.write("DELETE FROM attempts WHERE job = ? AND token = ?", (id_, token))
+            job = read_job(do, id_)
+            do.write("UPDATE jobs SET attempt = ? WHERE id = ?", (len(job.attempts), id_))
+            if job.cancel_asked:
+                self._store.move(do, job, State.CANCELLED)
+                return
+            self._store.move(do, job, State.QUEUED)
+            do.write("UPDATE jobs SET waits_for = ? WHERE id = ?", (why, id_))
+            self._store.note(do, id_, "waits", {"for": why})
+
     def lose(self, lease: Lease, error: str) -> State | None:
         """A job whose process is gone: queued again, or left lost. None where it spoke meanwhile."""
         with self._database.transaction() as do:
@@ -164,7 +183,9 @@ class Holding:
                 "UPDATE jobs SET token = token + 1, losses = ?, rate = NULL, eta_s = NULL WHERE id = ?",
                 (losses, lease.job),
             )
-            self._requeue(do, job, error, again=goes_on(losses))
+            unsaved = f"{error}, before it was seen to save; resume goes on from the last checkpoint"
+            began = job.attempts[-1].started is not None
+            self._requeue(do, job, error, again=goes_on(losses), unsaved=unsaved if began else None)
             return read_job(do, lease.job).state
 
     def deleted(self, *, after: int = 0) -> tuple[list[str], int]:
@@ -317,13 +338,15 @@ class Holding:
                 job = read_job(do, id_)
             self._store.move(do, job, outcome, error=error)
 
-    def _requeue(self, do: Transaction, job: Job, why: str, *, again: bool = True) -> None:
+    def _requeue(
+        self, do: Transaction, job: Job, why: str, *, again: bool = True, unsaved: str | None = None
+    ) -> None:
         """Lost, and from there to the queue, at its old place; cancelled where that was asked for."""
         self._close_attempt(do, job, State.LOST, why)
         self._store.move(do, job, State.LOST, error=why)
         lost = read_job(do, job.id)
         if job.cancel_asked:
-            self._store.move(do, lost, State.CANCELLED)
+            self._store.move(do, lost, State.CANCELLED, error=unsaved)
         elif again:
             self._store.move(do, lost, State.QUEUED)
 
