@@ -177,7 +177,7 @@ class Running:
         dispatching = Dispatching(settings) if serving.dispatches else None
         if dispatching is not None:
             parts.callback(dispatching.close)
-        places = Places(scripts=settings.scripts, data=serving.data)
+        places = Places(scripts=settings.scripts, data=serving.data, root=settings.root)
         self._app = Server(
             Service(
                 root=settings.root,
