@@ -265,7 +265,7 @@ def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path)
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('deaf', flush=True)\ntime.sleep(600)\n"
     )
-    service = Service(Settings(root=tmp_path / "jobs", grace_s=0.5))
+    service = Service(Settings(root=tmp_path / "jobs", grace_s=0.5, scripts=(tmp_path,)))
     try:
         job = service.store.create(Request(name="deaf", script=str(script)))
         service.start()
@@ -389,8 +389,9 @@ def test_lines_are_read_whole(tmp_path: Path) -> None:
 def test_settings_travel_by_the_environment() -> None:
     """And without them a process says who should have started it."""
     settings = Settings(
-        root=Path("/r"), store="postgresql://ann:secret@host/jobs", scripts=(SCRIPTS,), slots=3
-    )
+        root=Path("/r"), store="postgresql://ann:secret@host/jobs", scripts=(SCRIPTS,), slots=3,
+        data=(SCRIPTS,), database="env:RADIO",
+    )  # fmt: skip
     assert Settings.from_environment(settings.to_environment()) == settings
     with pytest.raises(UsageError, match="stoker serve"):
         Settings.from_environment({})

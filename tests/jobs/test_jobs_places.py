@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from stoker.jobs.job import Request
 from stoker.jobs.places import Places
+from stoker.jobs.settings import Settings
 
-from .servers import Live
+from .kit import Service, counting
+from .servers import Live, running
 
 
 def staged(**config: str) -> dict[str, Any]:
@@ -78,3 +81,45 @@ def test_a_server_lets_no_job_write_into_its_own_files(server: Live) -> None:
     assert server.post("/jobs", filled).json["errors"][0]["field"] == "config.database"
     weights = {"workload": "imagenet", "config": {"weights": str(inside / "model.safetensors")}}
     assert server.post("/jobs", weights).status == 201
+
+
+# --- what was taken once ----------------------------------------------------------------------------------
+
+
+def test_a_server_that_allows_less_neither_resumes_nor_retries_what_it_would_not_take(tmp_path: Path) -> None:
+    """A script of a folder that is no longer allowed, data outside, a database that was another server's."""
+    root, data = tmp_path / "jobs", tmp_path / "data"
+    asked: list[dict[str, Any]] = [
+        {"script": "scripts/count.py", "arguments": ["1", "0", "1"]},
+        {"workload": "sar", "config": {"data": str(data)}},
+        {"job_name": "note", "config": {"dataset_ids": ["29b7b2f4-eb9b-4e22-a77f-c03f0c4ca876"]}},
+    ]
+    with running(root, database="env:RADIO") as wide:
+        ids = [wide.post("/jobs", body).json["id"] for body in asked]
+        for id_ in ids:
+            assert wide.post(f"/jobs/{id_}/cancel").status == 200
+            assert wide.post(f"/jobs/{id_}/resume").status == 200
+            assert wide.post(f"/jobs/{id_}/cancel").status == 200
+    with running(root, scripts=(), data=(tmp_path / "other",)) as narrow:
+        for id_, field in zip(ids, ("script", "config.data", "config.database"), strict=True):
+            for what in ("resume", "retry"):
+                told = narrow.post(f"/jobs/{id_}/{what}")
+                assert (told.status, told.json["errors"][0]["field"]) == (422, field)
+            assert narrow.get(f"/jobs/{id_}").json["state"] == "cancelled"
+
+
+def test_a_job_that_waited_is_not_run_by_a_server_that_allows_less(tmp_path: Path) -> None:
+    """A script and data that were allowed when they were asked for: it failed, and says why."""
+    settings = Settings(root=tmp_path / "jobs", slots=2, data=(tmp_path / "other",))
+    service = Service(settings)
+    try:
+        script = service.store.create(counting(steps=1))
+        config = {"data": str(tmp_path / "data"), "pattern": "*.npy"}
+        workload = service.store.create(Request(name="sar", workload="sar", config=config))
+        service.start()
+        errors = [service.wait(job).error or "" for job in (script, workload)]
+    finally:
+        service.close()
+    assert errors[0].startswith("not allowed any more: script: this server runs no scripts")
+    assert errors[1].startswith("not allowed any more: config.data: ") and "--data FOLDER" in errors[1]
+    assert not (service.folder(script).training / "ran.jsonl").exists()

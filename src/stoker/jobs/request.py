@@ -41,6 +41,10 @@ class Policy:
     # Cards here: what a training with device "auto" takes one of.
     cards: int = 0
 
+    def check(self, request: Request) -> None:
+        """JobRefused where a request that was taken once is not allowed now."""
+        self.places.check(request, self.database)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:

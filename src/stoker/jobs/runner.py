@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TypeVar
 
-from stoker.errors import DatabaseUnreachable, LeaseLost
+from stoker.errors import DatabaseUnreachable, JobRefused, LeaseLost
 from stoker.jobs import ending, verdict
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.identity import Identity
@@ -99,6 +99,9 @@ class Runner:
     def _run(self, job: Job) -> bool:
         """From the first word to the last; whether there was a verdict before that."""
         self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
+        if (refusal := self._refusal(job)) is not None:
+            self._insist(lambda: self._holding.finish(self._id, self._token, State.FAILED, refusal))
+            return True
         script = job.request.script is not None
         # Stopped before it began: as one that was ended in its first moment.
         code = -signal.SIGTERM if self._is_to_stop else self._train(job)
@@ -130,6 +133,14 @@ class Runner:
                     self._insist(lambda: self._holding.beat(self._id, self._token))
                     time.sleep(_EVERY_S)
             yield
+
+    def _refusal(self, job: Job) -> str | None:
+        """Why the job may not run: the server was started again since it was taken, and allows less."""
+        try:
+            self._settings.check(job.request)
+        except JobRefused as error:
+            return f"not allowed any more: {error}"
+        return None
 
     def _train(self, job: Job) -> int:
         """The training from its start to its end; its exit code."""

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -174,7 +174,8 @@ class Running:
         _tell_of_strangers(settings.root, store)
         doctor = Doctor(settings.root, lambda job: self._app.changed(job))
         parts.callback(doctor.close)
-        dispatching = Dispatching(settings) if serving.dispatches else None
+        allowed = replace(settings, data=serving.data, database=serving.database)
+        dispatching = Dispatching(allowed) if serving.dispatches else None
         if dispatching is not None:
             parts.callback(dispatching.close)
         places = Places(scripts=settings.scripts, data=serving.data, root=settings.root)
