@@ -155,6 +155,7 @@ class Runner:
             arguments=asked.arguments,
         )
         plan.write(where / "plan.json")
+        self._reading.begin(workload=asked.workload is not None)
         # The store's address and its password are not the training's to know.
         kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
         shown = {"PYTHONUNBUFFERED": "1", "STOKER_JOB_FOLDER": str(plan.training), "STOKER_JOB": self._id}
