@@ -317,6 +317,32 @@ def test_the_servers_own_database_may_be_a_variable() -> None:
     assert asked.request.config["database"] == "env:RADIO" and not asked.notes
 
 
+@pytest.mark.parametrize(
+    ("config", "database", "said"),
+    [
+        ({}, "env:RADIO", None),
+        ({"dataset_ids": ["a"], "train": {"epochs": 3}}, "env:RADIO", None),
+        ({"made": {"samples": 64}}, None, "the server's database is for those who leave out"),
+        ({"database": None}, None, "a made set stands in"),
+        ({"database": "postgresql://host/radio"}, "postgresql://host/radio", None),
+    ],
+)
+def test_a_heimdall_job_has_the_servers_database_however_it_is_asked_for(
+    config: dict[str, object], database: str | None, said: str | None
+) -> None:
+    """By the workload's name as by the note's body; who gets made data instead is told."""
+    body = {"workload": "heimdall", "config": config}
+    asked = read(body, Policy(places=Places(), database="env:RADIO"))
+    assert asked.request.config["database"] == database
+    assert [said is not None and said in note for note in asked.notes] == [True] * (said is not None)
+    [told] = read({"workload": "heimdall"}, Policy(places=Places())).notes
+    assert "the server has no database" in told
+    with pytest.raises(UsageError, match="fill"):  # nobody fills the server's own
+        read(
+            {"workload": "heimdall", "config": {"fill": True}}, Policy(places=Places(), database="env:RADIO")
+        )
+
+
 def test_json_is_taken_strictly() -> None:
     """No constants that JSON has not, no half of a character, nothing that would break a reader."""
     for raw in (
