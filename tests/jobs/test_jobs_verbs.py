@@ -149,6 +149,10 @@ def test_jobs_are_shown_to_a_person(server: Live) -> None:
         (("submit", "sar", "train.epochs"), "write it as train.epochs=3"),
         (("list", "--state", "asleep"), "queued"),
         (("wait", "x", "--url", "nonsense"), "http://HOST:PORT"),
+        (("list", "--url", "http://[::1"), "http://HOST:PORT"),
+        (("submit", "sar", "--key", "月"), "printable ASCII"),
+        (("list", "--token", "geheim\nnis"), "on one line"),
+        (("token", "x", "--root", "/proc/none/jobs"), "choose another --root"),
     ],
 )
 def test_wrong_use_says_what_would_be_right(server: Live, words: tuple[str, ...], said: str) -> None:
