@@ -26,7 +26,7 @@ from stoker.jobs.job import Attempt, Job, Request
 from stoker.jobs.settings import Settings
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
-from stoker.jobs.tail import Tail
+from stoker.jobs.tail import MOST_LINES, Tail
 
 from .kit import SCRIPTS, Service, counting, tiny_heimdall
 
@@ -383,6 +383,10 @@ def test_lines_are_read_whole(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"x" * (1 << 17))
     assert tail.read() == ["x" * (1 << 17)]
+    assert tail.position == path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"\n" * (MOST_LINES + 3))
+    assert [len(tail.read(rest=True)) for _ in range(3)] == [MOST_LINES, 3, 0]
     assert tail.position == path.stat().st_size
 
 

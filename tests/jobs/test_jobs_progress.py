@@ -15,7 +15,9 @@ from stoker.jobs.server import doctoring
 from stoker.jobs.server.doctoring import Doctor
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
+from stoker.jobs.store import holding as kept
 from stoker.jobs.store.holding import Holding, Number, Progress, Report
+from stoker.jobs.tail import Tail
 
 from .kit import Service, counting
 
@@ -136,6 +138,42 @@ def test_what_an_earlier_trainer_said_of_its_beginning_is_void(tmp_path: Path) -
     assert steps_of(reading.read(7)) == list(range(1, 6)) and reading.first_step == 5
     journal(folder, 6, mode="a")
     assert steps_of(reading.read(7)) == [6]
+
+
+def test_a_chatty_training_has_a_log_with_an_end(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store keeps so many lines of an attempt and says where the others are; the next has its own."""
+    monkeypatch.setattr(kept, "MOST_LINES", 10)
+    monkeypatch.setattr(kept, "MOST_LOG_BYTES", 1000)
+    job, holding = store.create(counting()), Holding(store)
+
+    def print_(*parts: str) -> list[str]:
+        """What is kept of an attempt that prints in parts, told as a runner tells them."""
+        attempt = holding.claim(job.id, engine="test")
+        assert attempt is not None
+        holding.begin(job.id, attempt.token, "h")
+        path = tmp_path / f"{attempt.number}.txt"
+        tail = Tail(path)
+        for part in parts:
+            with path.open("a") as file:
+                file.write(part)
+            before = tail.position
+            lines = [(1.0, line) for line in tail.read(rest=True)]
+            orders = holding.report(
+                job.id, attempt.token, Report(lines=lines, log_from=before, log_to=tail.position)
+            )
+            tail.position = orders.log_bytes
+        holding.finish(job.id, attempt.token, State.FAILED)
+        store.ask_resume(job.id)
+        return [line.text for line in store.lines(job.id).items if line.attempt == attempt.number]
+
+    [*told, last] = print_("1\n2\n3\n", "\n" * 5, "9\n10\n11\n12\n", "13\n", "14\n")
+    assert told == ["1", "2", "3", "", "", "", "", "", "9", "10"]
+    assert "attempt-1/log.txt" in last
+    assert print_("\n" * 10) == [""] * 10
+    [first, long, last] = print_("a\n", "x" * 1001 + "\n", "b\n")
+    assert (first, long) == ("a", "x" * 1001) and "attempt-3/log.txt" in last
 
 
 @pytest.mark.slow

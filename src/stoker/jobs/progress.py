@@ -33,9 +33,9 @@ class Reading:
         record = folder.record(attempt) / "rank0"
         self._begun = folder.training / "begun.json"
         # A script that goes on may begin its journal anew; what is told twice is stored once.
-        self._journal = Tail(folder.training / "metrics.jsonl", restarts=True)
-        self._steps = Tail(record / "steps.jsonl")
-        self._resources = Tail(record / "resources.jsonl")
+        self._journal = Tail(folder.training / "metrics.jsonl", restarts=True, most_lines=-1)
+        self._steps = Tail(record / "steps.jsonl", most_lines=-1)
+        self._resources = Tail(record / "resources.jsonl", most_lines=-1)
         self._last: deque[dict[str, Any]] = deque(maxlen=_STEPS)
         self._first: dict[str, Any] | None = None
         self._samples = 0
