@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from .kit import PATIENCE_S, SCRIPTS
@@ -66,7 +67,11 @@ def serving(root: Path, *words: str) -> Iterator[tuple[str, "subprocess.Popen[st
 
 def test_a_service_from_beginning_to_end(tmp_path: Path) -> None:
     """Served, asked, watched, cancelled, resumed and waited for; ended by Ctrl-C, without a complaint."""
-    with serving(tmp_path / "jobs", "--scripts", str(SCRIPTS), "--slots", "2") as (url, child):
+    given = ("--scripts", str(SCRIPTS), "--slots", "2", "--store", "sqlite:///kept.db")
+    with serving(tmp_path / "jobs", *given) as (url, child):
+        # Named in full: a runner elsewhere would have another file by the same words.
+        [dispatcher] = psutil.Process(child.pid).children()
+        assert f"sqlite:///{tmp_path}/kept.db" in dispatcher.environ()["STOKER_JOBS"]
         long = told("submit", "--name", "long", "scripts/count.py", "600", "0.05", "1", url=url)["job"]["id"]
         failed = stoker("jobs", "submit", "--wait", "scripts/count.py", "x", "y", "z", url=url)
         assert failed.returncode == 1 and "failed" in failed.stdout
@@ -99,7 +104,7 @@ def test_the_notes_own_request_is_sent_from_a_file(server: Live) -> None:
 def test_a_workload_is_asked_for_as_stoker_train_is(server: Live, tmp_path: Path) -> None:
     """Settings from a file and from the command line, checked by the server."""
     (tmp_path / "sar.toml").write_text('tier = "ram"\n[train]\nepochs = 3\n')
-    words = ("submit", "sar", "train.batch_size=8", "--config", str(tmp_path / "sar.toml"), "--gpus", "1")
+    words = ("submit", "sar", "train.batch_size=8", "--config", str(tmp_path / "sar.toml"), "--gpus", "0")
     config = told(*words, url=server.url)["job"]["config"]
     assert (config["tier"], config["train"]["epochs"], config["train"]["batch_size"]) == ("ram", 3, 8)
     wrong = stoker("jobs", "submit", "sar", "train.precision=fp8", url=server.url)

@@ -42,6 +42,9 @@ class Policy:
     database: str | None = None
     # Cards here: what a training with device "auto" takes one of.
     cards: int = 0
+    # What the machine has that jobs run on; None: they run elsewhere, or it is not known.
+    most_gpus: int | None = None
+    most_ram_bytes: int | None = None
 
     def check(self, request: Request) -> None:
         """JobRefused where a request that was taken once is not allowed now."""
@@ -118,6 +121,7 @@ def _read_workload(body: Mapping[str, Any], policy: Policy) -> Reading:
     devices = int(values["train"]["devices"])
     gpus = {"cpu": 0, "cuda": devices, "auto": devices if policy.cards else 0}[values["train"]["device"]]
     request = Request(name=called, workload=name, config=values, **{"gpus": gpus, **needs})
+    _raise(_too_much(request, policy, "gpus" if "gpus" in needs else "config.train.devices"))
     return Reading(request=request, notes=_made_instead(request, policy))
 
 
@@ -157,9 +161,11 @@ def _read_script(body: Mapping[str, Any], policy: Policy) -> Request:
         lambda: _needs(body),
     )
     name = _name(body, script.stem)
-    return Request(
+    request = Request(
         name=name, script=str(script), arguments=arguments, **{"gpus": min(policy.cards, 1), **needs}
     )
+    _raise(_too_much(request, policy, "gpus"))
+    return request
 
 
 def _arguments(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -195,6 +201,18 @@ def _needs(body: Mapping[str, Any]) -> dict[str, int]:
         ]
     )
     return given
+
+
+def _too_much(request: Request, policy: Policy, field: str) -> list[Problem]:
+    """More than the machine has: such a job would wait for ever, and hold up those behind it."""
+    found = []
+    if policy.most_gpus is not None and request.gpus > policy.most_gpus:
+        told = f"it needs {request.gpus} GPUs, and this machine has {policy.most_gpus}: ask for fewer"
+        found.append(_problem(field, told))
+    if policy.most_ram_bytes is not None and (request.ram_bytes or 0) > policy.most_ram_bytes:
+        told = f"it is {request.ram_bytes}, and this machine has {policy.most_ram_bytes} bytes: ask for less"
+        found.append(_problem("ram_bytes", told))
+    return found
 
 
 def _unknown(body: Mapping[str, Any], names: Sequence[str]) -> list[Problem]:

@@ -76,7 +76,7 @@ def serve(
             raise UsageError(f"{folder} is no folder: name one that is there")
     settings = Settings(
         root=root.absolute(),
-        store=store,
+        store=None if store is None else whole_address(store),
         engine="ray" if engine == "ray" else "local",
         slots=slots,
         scripts=tuple(folder.resolve() for folder in scripts or ()),

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+import psutil
 import uvicorn
 
 from stoker.errors import NotPermitted, UsageError
-from stoker.facts import nvml
+from stoker.facts import host, nvml
 from stoker.jobs import dispatcher
 from stoker.jobs.places import Places
 from stoker.jobs.request import Policy
@@ -178,13 +179,21 @@ class Running:
         dispatching = Dispatching(allowed) if serving.dispatches else None
         if dispatching is not None:
             parts.callback(dispatching.close)
+        cards = count_cards()
+        here = settings.engine == "local"
         places = Places(scripts=settings.scripts, data=serving.data, root=settings.root)
         self._app = Server(
             Service(
                 root=settings.root,
                 host=serving.host,
                 store=store,
-                policy=Policy(places=places, database=serving.database, cards=count_cards()),
+                policy=Policy(
+                    places=places,
+                    database=serving.database,
+                    cards=cards,
+                    most_gpus=cards if here else None,
+                    most_ram_bytes=count_memory() if here else None,
+                ),
                 tokens=tokens,
                 sessions=Sessions(tokens),
                 traffic=Traffic(),
@@ -268,6 +277,13 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}:{port}: {error.strerror or error}; choose another --host or --port"
         ) from error
     return made
+
+
+def count_memory() -> int:
+    """Memory of this machine, as far as this process's group may have it."""
+    found = host.read()
+    whole = psutil.virtual_memory().total if found.ram_total_bytes is None else found.ram_total_bytes
+    return int(whole if found.memory_limit_bytes is None else min(whole, found.memory_limit_bytes))
 
 
 def count_cards() -> int:
