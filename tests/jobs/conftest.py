@@ -46,7 +46,7 @@ def store(store_url: str) -> Iterator[Store]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """A service with SQLite; its dispatcher is not started yet."""
-    made = Service(Settings(root=tmp_path / "jobs", lease_s=20.0, slots=2, scripts=(SCRIPTS,)))
+    made = Service(Settings(root=tmp_path / "jobs", lease_s=20.0, slots=2, scripts=(SCRIPTS, tmp_path)))
     yield made
     made.close()
 

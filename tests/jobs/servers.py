@@ -81,9 +81,11 @@ class Live:
 
 
 @contextlib.contextmanager
-def running(root: Path, *, store: str | None = None, **options: Any) -> Iterator[Live]:
+def running(
+    root: Path, *, store: str | None = None, scripts: tuple[Path, ...] = (SCRIPTS,), **options: Any
+) -> Iterator[Live]:
     """A server on a free port of loopback; without a dispatcher unless asked for."""
-    settings = Settings(root=root, store=store, scripts=(SCRIPTS,), slots=2)
+    settings = Settings(root=root, store=store, scripts=scripts, slots=2)
     given = {"port": 0, "dispatches": False, "data": (root.parent,), "rate": 1e6, **options}
     with Running(Serving(settings=settings, **given)) as server:
         is_ready = threading.Event()

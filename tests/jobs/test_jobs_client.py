@@ -1,5 +1,7 @@
 """`stoker.jobs.Client` against a real server with a real dispatcher: jobs as futures."""
 
+import http.server
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,15 @@ from typing import Any
 import pytest
 
 import stoker.jobs
-from stoker.errors import JobEnded, JobRefused, JobsUnreachable, MoveRefused, NoSuchJob, TokenRefused
+from stoker.errors import (
+    JobEnded,
+    JobRefused,
+    JobsUnreachable,
+    MoveRefused,
+    NoSuchJob,
+    TokenRefused,
+    UsageError,
+)
 from stoker.jobs.server.tokens import NAME, TokenFile
 from stoker.jobs.states import State
 from stoker.jobs.store.holding import Holding, Number, Report
@@ -156,11 +166,57 @@ def test_a_token_is_sent_where_it_is_demanded(tmp_path: Path, monkeypatch: pytes
         assert stoker.jobs.Client().jobs() == []
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no.such.host.invalid", "ftp://x", "nonsense"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1", "http://no.such.host.invalid", "ftp://x", "nonsense", "http://[::1", "http://x:y",
+     "http://", "http://a..b", "http://a b"],
+)  # fmt: skip
 def test_a_server_that_is_not_there_is_said_to_be_missing(url: str) -> None:
     """With its address, and how to start one."""
-    with pytest.raises(JobsUnreachable, match=url):
+    with pytest.raises(JobsUnreachable, match=re.escape(url.rstrip("/"))):
         stoker.jobs.Client(url).jobs()
+
+
+def test_what_no_header_holds_is_told_before_it_is_sent(server: Live) -> None:
+    """A token from a file with its line end, or in another script; it is not shown."""
+    for token in ("geheim\n", "a b", "月", "ä"):
+        with pytest.raises(UsageError, match="on one line") as refused:
+            stoker.jobs.Client(server.url, token=token)
+        assert token not in str(refused.value)
+    for key in ("月", "two\nlines", "x" * 201, ""):
+        with pytest.raises(UsageError, match="printable ASCII"):
+            submit(server, key=key)
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """Something else that answers 200 to all."""
+
+    told = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.told)))
+        self.end_headers()
+        self.wfile.write(self.told)
+
+    def log_message(self, *given: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    "told", [b"<html>hello</html>", b"[]", b'{"a": 1}', b'{"jobs": [3], "next": null}', b""]
+)
+def test_another_server_that_answers_is_told_apart(told: bytes) -> None:
+    """A page, or JSON that is none of ours."""
+    with http.server.HTTPServer(("127.0.0.1", 0), type("Told", (Stranger,), {"told": told})) as other:
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        client = stoker.jobs.Client(f"http://127.0.0.1:{other.server_port}")
+        try:
+            for ask in (client.jobs, lambda: client.job("0123456789ab"), client.workloads):
+                with pytest.raises(JobsUnreachable, match="not as a jobs server does"):
+                    ask()
+        finally:
+            other.shutdown()
 
 
 def test_something_else_at_the_address_is_told_apart(server: Live) -> None:

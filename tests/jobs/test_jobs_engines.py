@@ -26,7 +26,7 @@ from stoker.jobs.job import Attempt, Job, Request
 from stoker.jobs.settings import Settings
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
-from stoker.jobs.tail import Tail
+from stoker.jobs.tail import MOST_LINES, Tail
 
 from .kit import SCRIPTS, Service, counting, tiny_heimdall
 
@@ -265,7 +265,7 @@ def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path)
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('deaf', flush=True)\ntime.sleep(600)\n"
     )
-    service = Service(Settings(root=tmp_path / "jobs", grace_s=0.5))
+    service = Service(Settings(root=tmp_path / "jobs", grace_s=0.5, scripts=(tmp_path,)))
     try:
         job = service.store.create(Request(name="deaf", script=str(script)))
         service.start()
@@ -388,13 +388,18 @@ def test_lines_are_read_whole(tmp_path: Path) -> None:
         file.write(b"x" * (1 << 17))
     assert tail.read() == ["x" * (1 << 17)]
     assert tail.position == path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"\n" * (MOST_LINES + 3))
+    assert [len(tail.read(rest=True)) for _ in range(3)] == [MOST_LINES, 3, 0]
+    assert tail.position == path.stat().st_size
 
 
 def test_settings_travel_by_the_environment() -> None:
     """And without them a process says who should have started it."""
     settings = Settings(
-        root=Path("/r"), store="postgresql://ann:secret@host/jobs", scripts=(SCRIPTS,), slots=3
-    )
+        root=Path("/r"), store="postgresql://ann:secret@host/jobs", scripts=(SCRIPTS,), slots=3,
+        data=(SCRIPTS,), database="env:RADIO",
+    )  # fmt: skip
     assert Settings.from_environment(settings.to_environment()) == settings
     with pytest.raises(UsageError, match="stoker serve"):
         Settings.from_environment({})

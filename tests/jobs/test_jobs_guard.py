@@ -4,11 +4,12 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stoker.errors import UsageError
+from stoker.errors import JobRefused, UsageError
 from stoker.jobs.places import Places
 from stoker.jobs.request import Policy, parse, read
 from stoker.jobs.server.guard import MOST_BODY_BYTES, check_bind, is_loopback
@@ -315,6 +316,61 @@ def test_the_servers_own_database_may_be_a_variable() -> None:
     policy = Policy(places=Places(), database="env:RADIO")
     asked = read({"job_name": "x", "config": {"dataset_ids": ["a", "b"]}}, policy)
     assert asked.request.config["database"] == "env:RADIO" and not asked.notes
+
+
+@pytest.mark.parametrize(
+    ("config", "database", "said"),
+    [
+        ({}, "env:RADIO", None),
+        ({"dataset_ids": ["a"], "train": {"epochs": 3}}, "env:RADIO", None),
+        ({"made": {"samples": 64}}, None, "the server's database is for those who leave out"),
+        ({"database": None}, None, "a made set stands in"),
+        ({"database": "postgresql://host/radio"}, "postgresql://host/radio", None),
+    ],
+)
+def test_a_heimdall_job_has_the_servers_database_however_it_is_asked_for(
+    config: dict[str, object], database: str | None, said: str | None
+) -> None:
+    """By the workload's name as by the note's body; who gets made data instead is told."""
+    body = {"workload": "heimdall", "config": config}
+    asked = read(body, Policy(places=Places(), database="env:RADIO"))
+    assert asked.request.config["database"] == database
+    assert [said is not None and said in note for note in asked.notes] == [True] * (said is not None)
+    [told] = read({"workload": "heimdall"}, Policy(places=Places())).notes
+    assert "the server has no database" in told
+    with pytest.raises(UsageError, match="fill"):  # nobody fills the server's own
+        read(
+            {"workload": "heimdall", "config": {"fill": True}}, Policy(places=Places(), database="env:RADIO")
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "number"),
+    [
+        ({"workload": "sar", "gpus": 8}, "gpus", "has 1"),
+        ({"workload": "sar", "config": {"train": {"device": "cuda", "devices": 2}}}, "config.train.devices",
+         "has 1"),
+        ({"script": "scripts/count.py", "gpus": 2}, "gpus", "has 1"),
+        ({"workload": "sar", "ram_bytes": 1 << 50}, "ram_bytes", f"has {64 << 30} bytes"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_never_has_is_not_waited_for(
+    asked: dict[str, object], field: str, number: str
+) -> None:
+    """Such a job would hold up all that wait behind it; on a cluster it is the cluster's to say."""
+    policy = Policy(places=Places(scripts=(SCRIPTS,)), cards=1, most_gpus=1, most_ram_bytes=64 << 30)
+    with pytest.raises(JobRefused) as refused:
+        read(asked, policy)
+    [problem] = refused.value.problems
+    assert problem.field == field and number in problem.text
+    assert read(asked, replace(policy, most_gpus=None, most_ram_bytes=None)).request.name
+    assert read({**asked, "gpus": 1, "ram_bytes": 1}, policy).request.gpus == 1
+
+
+def test_a_server_knows_what_its_machine_has(server: Live) -> None:
+    """A pebibyte is none's."""
+    told = server.post("/jobs", {"workload": "sar", "ram_bytes": 1 << 50})
+    assert (told.status, told.json["errors"][0]["field"]) == (422, "ram_bytes")
 
 
 def test_json_is_taken_strictly() -> None:

@@ -301,6 +301,29 @@ def test_markup_is_text(browser: Any, site: Site, two: tuple[str, str]) -> None:
         visit.page.close()
 
 
+def test_a_page_that_was_not_answered_at_first_asks_again(
+    browser: Any, site: Site, two: tuple[str, str]
+) -> None:
+    """A busy server, or one that is started again as the page loads: log and curves come all the same."""
+    visit = Visit(browser, site)
+    refused: list[str] = []
+
+    def refuse_once(route: Any) -> None:
+        if len(refused) < 2:
+            refused.append(route.request.url)
+            route.fulfill(status=503, json={"detail": "the store does not answer"})
+        else:
+            route.continue_()
+
+    visit.page.route("**/logs?last=2000", refuse_once)
+    visit.page.goto(f"{site.url}/#/jobs/{two[0]}")
+    expect(visit.page.get_by_text("the store does not answer")).to_be_visible()
+    expect(visit.page.locator(".log .line").first).to_contain_text("goes on from step 0")
+    expect(visit.page.get_by_text("the store does not answer")).to_have_count(0)
+    assert last_step(visit) > 0 and len(refused) == 2
+    visit.page.close()
+
+
 def test_a_page_goes_on_when_its_server_comes_back(browser: Any, tmp_path: Path) -> None:
     """Killed and started again: the page says so, and has every point of the time between."""
     site = Site(settings_of(tmp_path / "jobs"))

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from stoker.jobs.server import doctoring
 from stoker.jobs.server.doctoring import Doctor
 from stoker.jobs.states import State
 from stoker.jobs.store import Store
-from stoker.jobs.store.holding import Holding, Report
+from stoker.jobs.store import holding as kept
+from stoker.jobs.store.holding import Holding, Number, Progress, Report
+from stoker.jobs.tail import Tail
 
-from .kit import counting
+from .kit import Service, counting
 
 CARDS = [{"index": index, "name": f"H{index}", "total_bytes": 100, "visible": index == 1} for index in (0, 1)]
 READ = [{"index": 0, "used_bytes": 90, "utilisation_percent": 99}, {"index": 1, "used_bytes": 5}]
@@ -89,6 +92,114 @@ def test_what_a_script_writes_ends_no_job(store: Store, tmp_path: Path, begun: s
     assert told == [("train/lo\ufffdss", 2, 0.5), ("train/?", 2, 1.0)]
     found = store.job(job.id)
     assert (found.step, found.steps, found.rate, found.eta_s) == (2, None, None, None)
+
+
+def journal(folder: JobFolder, *steps: int, mode: str = "w") -> None:
+    """Lines of a training's journal."""
+    folder.training.mkdir(parents=True, exist_ok=True)
+    with (folder.training / "metrics.jsonl").open(mode) as file:
+        for step in steps:
+            file.write(json.dumps({"t": time.time(), "kind": "train", "step": step, "loss": 1 / step}) + "\n")
+
+
+def steps_of(found: tuple[list[Number], Progress | None]) -> list[int]:
+    return [point.step for point in found[0]]
+
+
+def test_a_journal_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Shorter than it was, longer already, or another file of its name: none of its points is missed."""
+    folder = JobFolder(root=tmp_path, id="0" * 12)
+    journal(folder, *range(1, 11))
+    reading = Reading(folder, 2)
+    assert steps_of(reading.read(None)) == list(range(1, 11))
+    journal(folder, 11, 12)
+    assert steps_of(reading.read(None)) == [11, 12]
+    journal(folder, *range(12, 40))
+    assert steps_of(reading.read(None)) == list(range(12, 40))
+    (folder.training / "metrics.jsonl").unlink()
+    journal(folder, 3)
+    journal(folder, 4, mode="a")
+    assert steps_of(reading.read(None)) == [3, 4]
+    journal(folder, 5, mode="a")
+    assert steps_of(reading.read(None)) == [5]
+
+
+def test_what_an_earlier_trainer_said_of_its_beginning_is_void(tmp_path: Path) -> None:
+    """Its pid may be this one's too: the journal is read when this attempt's trainer has begun it."""
+    folder = JobFolder(root=tmp_path, id="0" * 12)
+    journal(folder, *range(1, 11))
+    begun = folder.training / "begun.json"
+    begun.write_text('{"pid": 7, "step": 0, "steps": 40}')
+    reading = Reading(folder, 2)
+    reading.begin(workload=True)
+    assert steps_of(reading.read(7)) == []
+    journal(folder, *range(1, 6))
+    begun.write_text('{"pid": 7, "step": 5, "steps": 40}')
+    assert steps_of(reading.read(7)) == list(range(1, 6)) and reading.first_step == 5
+    journal(folder, 6, mode="a")
+    assert steps_of(reading.read(7)) == [6]
+
+
+def test_a_chatty_training_has_a_log_with_an_end(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store keeps so many lines of an attempt and says where the others are; the next has its own."""
+    monkeypatch.setattr(kept, "MOST_LINES", 10)
+    monkeypatch.setattr(kept, "MOST_LOG_BYTES", 1000)
+    job, holding = store.create(counting()), Holding(store)
+
+    def print_(*parts: str) -> list[str]:
+        """What is kept of an attempt that prints in parts, told as a runner tells them."""
+        attempt = holding.claim(job.id, engine="test")
+        assert attempt is not None
+        holding.begin(job.id, attempt.token, "h")
+        path = tmp_path / f"{attempt.number}.txt"
+        tail = Tail(path)
+        for part in parts:
+            with path.open("a") as file:
+                file.write(part)
+            before = tail.position
+            lines = [(1.0, line) for line in tail.read(rest=True)]
+            orders = holding.report(
+                job.id, attempt.token, Report(lines=lines, log_from=before, log_to=tail.position)
+            )
+            tail.position = orders.log_bytes
+        holding.finish(job.id, attempt.token, State.FAILED)
+        store.ask_resume(job.id)
+        return [line.text for line in store.lines(job.id).items if line.attempt == attempt.number]
+
+    [*told, last] = print_("1\n2\n3\n", "\n" * 5, "9\n10\n11\n12\n", "13\n", "14\n")
+    assert told == ["1", "2", "3", "", "", "", "", "", "9", "10"]
+    assert "attempt-1/log.txt" in last
+    assert print_("\n" * 10) == [""] * 10
+    [first, long, last] = print_("a\n", "x" * 1001 + "\n", "b\n")
+    assert (first, long) == ("a", "x" * 1001) and "attempt-3/log.txt" in last
+
+
+@pytest.mark.slow
+def test_a_resumed_script_that_writes_its_journal_anew_has_a_whole_curve(
+    service: Service, tmp_path: Path
+) -> None:
+    """The old journal is read before the script begins the new one: no point of that is missed."""
+    script = tmp_path / "anew.py"
+    script.write_text(
+        "import json, os, pathlib, time\n"
+        "kept = pathlib.Path(os.environ['STOKER_JOB_FOLDER']) / 'at'\n"
+        "first = int(kept.read_text()) if kept.exists() else 0\n"
+        "time.sleep(2)\n"
+        "with open(kept.parent / 'metrics.jsonl', 'w') as file:\n"
+        "    for step in range(first + 1, first + (41 if first == 0 else 6)):\n"
+        "        line = {'t': time.time(), 'kind': 'train', 'step': step, 'loss': 1 / step}\n"
+        "        file.write(json.dumps(line) + '\\n')\n"
+        "kept.write_text('40')\n"
+        "raise SystemExit(first == 0)\n"
+    )
+    job = service.store.create(Request(name="anew", script=str(script)))
+    service.start()
+    assert service.wait(job).state is State.FAILED
+    service.store.ask_resume(job.id)
+    assert service.wait(job, State.DONE, State.LOST).state is State.DONE
+    assert sorted(point.step for point in service.store.points(job.id).items) == list(range(1, 46))
 
 
 def test_a_visit_that_cannot_be_made_does_not_keep_the_doctor_from_the_next(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from .kit import PATIENCE_S, SCRIPTS
@@ -36,7 +37,8 @@ def stoker(*words: str, url: str | None = None, text: str | None = None) -> subp
 
 def told(*words: str, url: str, code: int = 0, text: str | None = None) -> dict[str, Any]:
     """A verb's JSON."""
-    done = stoker("jobs", *words, "--json", url=url, text=text)
+    verb, *rest = words
+    done = stoker("jobs", verb, "--json", *rest, url=url, text=text)
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["schema"] == 1
@@ -65,9 +67,13 @@ def serving(root: Path, *words: str) -> Iterator[tuple[str, "subprocess.Popen[st
 
 def test_a_service_from_beginning_to_end(tmp_path: Path) -> None:
     """Served, asked, watched, cancelled, resumed and waited for; ended by Ctrl-C, without a complaint."""
-    with serving(tmp_path / "jobs", "--scripts", str(SCRIPTS), "--slots", "2") as (url, child):
-        long = told("submit", "scripts/count.py", "600", "0.05", "1", "--name", "long", url=url)["job"]["id"]
-        failed = stoker("jobs", "submit", "scripts/count.py", "--wait", "--", "x", "y", "z", url=url)
+    given = ("--scripts", str(SCRIPTS), "--slots", "2", "--store", "sqlite:///kept.db")
+    with serving(tmp_path / "jobs", *given) as (url, child):
+        # Named in full: a runner elsewhere would have another file by the same words.
+        [dispatcher] = psutil.Process(child.pid).children()
+        assert f"sqlite:///{tmp_path}/kept.db" in dispatcher.environ()["STOKER_JOBS"]
+        long = told("submit", "--name", "long", "scripts/count.py", "600", "0.05", "1", url=url)["job"]["id"]
+        failed = stoker("jobs", "submit", "--wait", "scripts/count.py", "x", "y", "z", url=url)
         assert failed.returncode == 1 and "failed" in failed.stdout
         while told("show", long, url=url)["job"]["step"] is None:
             time.sleep(0.1)
@@ -98,12 +104,34 @@ def test_the_notes_own_request_is_sent_from_a_file(server: Live) -> None:
 def test_a_workload_is_asked_for_as_stoker_train_is(server: Live, tmp_path: Path) -> None:
     """Settings from a file and from the command line, checked by the server."""
     (tmp_path / "sar.toml").write_text('tier = "ram"\n[train]\nepochs = 3\n')
-    words = ("submit", "sar", "train.batch_size=8", "--config", str(tmp_path / "sar.toml"), "--gpus", "1")
+    words = ("submit", "sar", "train.batch_size=8", "--config", str(tmp_path / "sar.toml"), "--gpus", "0")
     config = told(*words, url=server.url)["job"]["config"]
     assert (config["tier"], config["train"]["epochs"], config["train"]["batch_size"]) == ("ram", 3, 8)
     wrong = stoker("jobs", "submit", "sar", "train.precision=fp8", url=server.url)
     assert wrong.returncode == 2
     assert "config.train.precision" in wrong.stderr and "allowed: fp32, tf32, bf16, fp16" in wrong.stderr
+
+
+def test_what_is_behind_a_script_is_its_own(server: Live) -> None:
+    """Options that we have too, and its secrets, which are not sent as ours."""
+    behind = [
+        "--lr",
+        "0.1",
+        "--name",
+        "resnet50",
+        "--token",
+        "hf_secret",
+        "--gpus",
+        "2",
+        "-f",
+        "--",
+        "--json",
+    ]
+    words = ("--name", "mine", "scripts/count.py", *behind)
+    made = server.store.job(told("submit", *words, url=server.url)["job"]["id"])
+    assert (made.request.name, made.request.arguments) == ("mine", tuple(behind))
+    wrong = stoker("jobs", "submit", "--lr", "0.1", "scripts/count.py", url=server.url)
+    assert wrong.returncode == 2 and "no option --lr" in wrong.stderr
 
 
 def test_jobs_are_shown_to_a_person(server: Live) -> None:
@@ -126,6 +154,10 @@ def test_jobs_are_shown_to_a_person(server: Live) -> None:
         (("submit", "sar", "train.epochs"), "write it as train.epochs=3"),
         (("list", "--state", "asleep"), "queued"),
         (("wait", "x", "--url", "nonsense"), "http://HOST:PORT"),
+        (("list", "--url", "http://[::1"), "http://HOST:PORT"),
+        (("submit", "sar", "--key", "月"), "printable ASCII"),
+        (("list", "--token", "geheim\nnis"), "on one line"),
+        (("token", "x", "--root", "/proc/none/jobs"), "choose another --root"),
     ],
 )
 def test_wrong_use_says_what_would_be_right(server: Live, words: tuple[str, ...], said: str) -> None:

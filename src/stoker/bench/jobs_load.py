@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from stoker.jobs.server.serving import count_memory
+
 _BASE = "/api/training"
 _PATIENCE_S = 30.0
 
@@ -50,6 +52,7 @@ class Mix:
 
     def __init__(self, seed: int, jobs: Sequence[str]) -> None:
         self._chance, self._jobs, self._made = random.Random(seed), jobs, 0
+        self._memory = count_memory()
 
     def next(self) -> Ask:
         """Kind, method, path and body."""
@@ -67,8 +70,8 @@ class Mix:
 
     def _create(self) -> Ask:
         self._made += 1
-        # It stays in the queue: no machine has so much memory.
-        body = {"workload": "sar", "job_name": f"load {self._made}", "ram_bytes": 1 << 49}
+        # It stays in the queue: never is all of a machine's memory free.
+        body = {"workload": "sar", "job_name": f"load {self._made}", "ram_bytes": self._memory}
         return "create", "POST", f"{_BASE}/jobs", json.dumps(body).encode()
 
 

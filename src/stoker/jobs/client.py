@@ -13,6 +13,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import ssl
 import time
 import urllib.error
@@ -21,7 +22,16 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stoker.errors import JobEnded, JobRefused, JobsUnreachable, MoveRefused, NoSuchJob, Problem, TokenRefused
+from stoker.errors import (
+    JobEnded,
+    JobRefused,
+    JobsUnreachable,
+    MoveRefused,
+    NoSuchJob,
+    Problem,
+    TokenRefused,
+    UsageError,
+)
 from stoker.jobs.states import ENDED, State
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -32,6 +42,8 @@ _SILENCE_S = 45.0
 _AGAIN_S = (0.2, 30.0)
 _AWAY_S = 60.0
 _BASE = "/api/training"
+# A header holds no other.
+_WORD, _KEY = re.compile(r"[\x21-\x7e]+"), re.compile(r"[\x20-\x7e]{1,200}")
 
 
 class Client:
@@ -40,8 +52,13 @@ class Client:
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
         self.url = (url or os.environ.get("STOKER_JOBS_URL") or DEFAULT_URL).rstrip("/")
         self._token = token or os.environ.get("STOKER_JOBS_TOKEN")
-        if not self.url.startswith(("http://", "https://")):
+        if not self.url.startswith(("http://", "https://")) or not _is_address(self.url):
             raise JobsUnreachable(f"no server at {self.url!r}: its address is http://HOST:PORT")
+        if self._token is not None and not _WORD.fullmatch(self._token):
+            raise UsageError(
+                f"the token has signs or spaces that none has ({len(self._token)} characters): give it as "
+                "`stoker jobs token` printed it, on one line"
+            )
 
     def submit(
         self,
@@ -69,6 +86,8 @@ class Client:
 
     def post(self, body: Mapping[str, Any], *, key: str | None = None) -> "Job":
         """Ask for a job by a whole body, as the API takes it."""
+        if key is not None and not _KEY.fullmatch(key):
+            raise UsageError(f"the key is {key!r}: it must be 1 to 200 printable ASCII characters")
         headers = {} if key is None else {"Idempotency-Key": key}
         return self._job(self.call("POST", "/jobs", body=body, headers=headers))
 
@@ -93,6 +112,8 @@ class Client:
                 "limit": min(200, limit - len(found)),
             }  # fmt: skip
             page = self.call("GET", "/jobs", query=given)
+            if not isinstance(page, dict) or not {"jobs", "next"} <= set(page):
+                raise self._strange()
             found += [self._job(one) for one in page["jobs"]]
             before = page["next"]
             if before is None:
@@ -101,7 +122,9 @@ class Client:
 
     def workloads(self) -> dict[str, Any]:
         """What may be asked for: workloads with their configs' schemas, and scripts."""
-        found: dict[str, Any] = self.call("GET", "/workloads")
+        found: Any = self.call("GET", "/workloads")
+        if not isinstance(found, dict) or "workloads" not in found:
+            raise self._strange()
         return found
 
     def call(
@@ -121,7 +144,10 @@ class Client:
                 raw = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 raise JobsUnreachable(f"{self.url} broke off its answer: {error}; ask again") from error
-        return json.loads(raw) if raw else None
+        try:
+            return json.loads(raw) if raw else None
+        except ValueError as error:  # a page, say, from whatever else listens there
+            raise self._strange() from error
 
     def follow(self, path: str, *, after: int | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Events of a stream, by kind and data; a stream that breaks off is gone on with where it was."""
@@ -141,8 +167,13 @@ class Client:
             time.sleep(waits)
             waits = min(2 * waits, 2 * _AGAIN_S[1])
 
-    def _job(self, told: dict[str, Any]) -> "Job":
+    def _job(self, told: Any) -> "Job":
+        if not isinstance(told, dict) or not {"id", "name", "state"} <= set(told):
+            raise self._strange()
         return Job(self, told)
+
+    def _strange(self) -> JobsUnreachable:
+        return JobsUnreachable(f"{self.url} answered, and not as a jobs server does: is it one?")
 
     @contextlib.contextmanager
     def _open(
@@ -176,6 +207,10 @@ class Client:
                 else "Start it with `stoker serve`, or name another with --url"
             )
             raise JobsUnreachable(f"no answer from {self.url}: {why}. {advice}") from error
+        except ValueError as error:  # a host's name that cannot be one
+            raise JobsUnreachable(
+                f"no server at {self.url!r}: {error}; its address is http://HOST:PORT"
+            ) from error
         with answer:
             yield answer
 
@@ -362,6 +397,14 @@ def _refusal(error: urllib.error.HTTPError, url: str, path: str) -> Exception:
         return TokenRefused(f"{url}: {detail}; give it with --token or $STOKER_JOBS_TOKEN")
     kinds: dict[int, type[Exception]] = {404: NoSuchJob, 409: MoveRefused}
     return kinds.get(error.code, JobsUnreachable)(detail)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        return False
 
 
 def _quoted(id_: str) -> str:

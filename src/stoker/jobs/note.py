@@ -58,9 +58,6 @@ def translate(
         problems.append(Problem(field="config.dataset_ids", text=text))
     elif isinstance(ids, list) and ids:
         made["made"] = {"id": ids[0]}
-        notes.append(
-            f"the server has no database (stoker serve --database URL): a made set stands in for {ids[0]}"
-        )
     return made, tuple(notes), problems
 
 

@@ -1,16 +1,19 @@
 """Which files a job may name: scripts inside the allowed folders, data inside those for data.
 
-Links are followed before a path is judged, so that none leads out.
+Links are followed before a path is judged, so that none leads out. What a job writes stays out of the folders
+whose files are run: else a copied file could be asked for as a script.
 """
 
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.errors import JobRefused, Problem
+from stoker.jobs.job import Request
 
-# Settings that name a file or folder of this machine, or an address elsewhere.
+# Settings that name a file or folder of this machine.
 _PATHS = {
     "heimdall": ("database",),
     "imagenet": ("data", "stage", "keep", "weights"),
@@ -18,8 +21,14 @@ _PATHS = {
     "vesuvius": ("data",),
 }
 _SQLITE, _VARIABLE = "sqlite:///", "env:"
-# Addresses of other machines; a file's is a path.
-_REMOTE = ("postgresql://", "postgres://", "s3://", "gs://", "az://", "http://", "https://")
+_DATABASE = ("heimdall", "database")
+# Of those, which may be another machine's, and by which addresses; all others are only ever local.
+_REMOTE = {
+    _DATABASE: ("postgresql://", "postgres://"),
+    ("imagenet", "data"): ("s3://", "gs://", "az://", "http://", "https://"),
+}
+# Where a training writes; a database too, where it is to be filled.
+_WRITTEN = frozenset({("imagenet", "stage"), ("imagenet", "keep")})
 _MOST_LISTED, _MOST_NAMED = 500, 50
 
 
@@ -29,6 +38,17 @@ class Places:
 
     scripts: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()
+    # The jobs' own, where none may write but by its own folder; None: not known.
+    root: Path | None = None
+
+    def check(self, request: Request, database: str | None) -> None:
+        """JobRefused where a request that was taken once names what these no longer allow."""
+        if request.script is not None:
+            self.find_script(request.script)
+        elif request.workload is not None:
+            _, problems = self.settle(request.workload, request.config, database)
+            if problems:
+                raise JobRefused(*problems)
 
     def settle(
         self, workload: str, config: Mapping[str, Any], database: str | None
@@ -39,31 +59,60 @@ class Places:
         """
         settled, problems = dict(config), []
         for name in _PATHS[workload]:
-            given = config.get(name)
-            if not isinstance(given, str) or given == database or given.startswith(_REMOTE):
+            setting, given = (workload, name), config.get(name)
+            is_servers = setting == _DATABASE and given == database
+            if not isinstance(given, str) or is_servers or given.startswith(_REMOTE.get(setting, ())):
                 continue
-            scheme = _SQLITE if given.startswith(_SQLITE) else ""
-            found = _resolve(Path(given.removeprefix(scheme)))
-            if given.startswith(_VARIABLE):
-                text = (
-                    f"it is {given!r}: a variable of the server is named by whoever starts it "
-                    "(stoker serve --database env:NAME), and left out here"
-                )
-                problems.append(Problem(field=f"config.{name}", text=text))
-            elif found is None or not any(found.is_relative_to(folder.resolve()) for folder in self.data):
-                text = (
-                    f"{given.removeprefix(scheme)!r:.200} is outside the folders that jobs may use: put it "
-                    "there, or start the server with `stoker serve --data FOLDER`"
-                )
-                allowed = tuple(str(folder) for folder in self.data)
-                problems.append(Problem(field=f"config.{name}", text=text, allowed=allowed))
+            is_written = setting in _WRITTEN or (setting == _DATABASE and bool(config.get("fill")))
+            found = self._settle_path(setting, given, is_written=is_written)
+            if isinstance(found, Problem):
+                problems.append(found)
             else:
-                settled[name] = f"{scheme}{found}"
+                settled[name] = found
         pattern = Path(str(config.get("pattern", "")))
         if pattern.is_absolute() or ".." in pattern.parts:
             text = f"it is {str(pattern)!r}: it must stay inside the folder of the data"
             problems.append(Problem(field="config.pattern", text=text))
         return settled, problems
+
+    def _settle_path(self, setting: tuple[str, str], given: str, *, is_written: bool) -> str | Problem:
+        """One path in full, or what is wrong with it."""
+        field = f"config.{setting[1]}"
+        scheme = _SQLITE if setting == _DATABASE and given.startswith(_SQLITE) else ""
+        named = given.removeprefix(scheme)
+        if setting == _DATABASE and given.startswith(_VARIABLE):
+            text = (
+                f"it is {given!r}: a variable of the server is named by whoever starts it "
+                "(stoker serve --database env:NAME), and left out here"
+            )
+            return Problem(field=field, text=text)
+        if not scheme and "://" in given:
+            known = _REMOTE.get(setting, ())
+            text = f"{given!r:.200} is an address elsewhere: give a path of this machine"
+            return Problem(field=field, text=text + (f", or {', '.join(known)}…" if known else ""))
+        found = _resolve(Path(named))
+        if found is None or not any(found.is_relative_to(folder.resolve()) for folder in self.data):
+            text = (
+                f"{named!r:.200} is outside the folders that jobs may use: put it "
+                "there, or start the server with `stoker serve --data FOLDER`"
+            )
+            return Problem(field=field, text=text, allowed=tuple(str(folder) for folder in self.data))
+        if is_written and (kept := self._kept_from(found)) is not None:
+            text = (
+                f"{named!r:.200} would be written to, and {kept} is kept from that (scripts, programs "
+                "and the jobs' own files): name a folder that neither holds it nor lies in it"
+            )
+            return Problem(field=field, text=text)
+        return f"{scheme}{found}"
+
+    def _kept_from(self, path: Path) -> Path | None:
+        """The folder on whose account a job may not write there."""
+        own = () if self.root is None else (self.root,)
+        kept: tuple[Path, ...] = (*self.scripts, *own, *_programs())
+        for folder in (one.resolve() for one in kept):
+            if path.is_relative_to(folder) or folder.is_relative_to(path):
+                return folder
+        return None
 
     def find_script(self, given: Any) -> Path:
         """The script's whole path; JobRefused where it is not one of an allowed folder's."""
@@ -100,6 +149,13 @@ def whole_address(database: str) -> str:
     if not database.startswith(_SQLITE):
         return database
     return f"{_SQLITE}{Path(database.removeprefix(_SQLITE)).absolute()}"
+
+
+def _programs() -> tuple[Path, ...]:
+    """Folders that this interpreter runs code from, which may lie in a folder of data."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    found: dict[str, None] = dict.fromkeys(sysconfig.get_path(name) for name in names)
+    return (*map(Path, found), Path(__file__).parents[1])
 
 
 def _resolve(path: Path) -> Path | None:

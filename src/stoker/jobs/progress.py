@@ -32,9 +32,10 @@ class Reading:
         self._run = folder.record(attempt) / "run.json"
         record = folder.record(attempt) / "rank0"
         self._begun = folder.training / "begun.json"
-        self._journal = Tail(folder.training / "metrics.jsonl")
-        self._steps = Tail(record / "steps.jsonl")
-        self._resources = Tail(record / "resources.jsonl")
+        # A script that goes on may begin its journal anew; what is told twice is stored once.
+        self._journal = Tail(folder.training / "metrics.jsonl", restarts=True, most_lines=-1)
+        self._steps = Tail(record / "steps.jsonl", most_lines=-1)
+        self._resources = Tail(record / "resources.jsonl", most_lines=-1)
         self._last: deque[dict[str, Any]] = deque(maxlen=_STEPS)
         self._first: dict[str, Any] | None = None
         self._samples = 0
@@ -47,6 +48,16 @@ class Reading:
         self._cards: list[dict[str, Any]] | None = None
         self.first_step: int | None = None
         self._all: int | None = None
+        self._is_workload = False
+
+    def begin(self, *, workload: bool) -> None:
+        """Before the training is started: what an earlier attempt's trainer said of its beginning is void.
+
+        By the trainer's pid alone it could be taken for this one's, as pids come again.
+        """
+        self._is_workload = workload
+        if workload:
+            self._begun.unlink(missing_ok=True)
 
     def read(self, pid: int | None) -> tuple[list[Number], Progress | None]:
         """New points, and how far it is; None where nothing is new. `pid` is the training's."""
@@ -84,7 +95,9 @@ class Reading:
             return True
         try:
             told = json.loads(self._begun.read_text())
-        except (OSError, ValueError):  # none, or a script's own of that name
+        except FileNotFoundError:
+            return not self._is_workload
+        except (OSError, ValueError):  # a script's own of that name
             return True
         if not isinstance(told, dict) or not {"pid", "step", "steps"} <= set(told):
             return True

@@ -27,6 +27,8 @@ _MOST_BYTES = 1 << 50
 _WORKLOAD = ("job_name", "workload", "config", "gpus", "vram_bytes", "ram_bytes")
 _SCRIPT = ("job_name", "script", "arguments", "gpus", "vram_bytes", "ram_bytes")
 _NOTE = ("job_name", "config")
+# The workload whose data are the server's database, unless it is told of others by one of these.
+_RADIO, _OTHER_DATA = "heimdall", frozenset({"database", "made", "fill"})
 # Tabs and line breaks may be in an argument; nothing else that does not print, and no half of a character.
 _BROKEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -40,6 +42,13 @@ class Policy:
     database: str | None = None
     # Cards here: what a training with device "auto" takes one of.
     cards: int = 0
+    # What the machine has that jobs run on; None: they run elsewhere, or it is not known.
+    most_gpus: int | None = None
+    most_ram_bytes: int | None = None
+
+    def check(self, request: Request) -> None:
+        """JobRefused where a request that was taken once is not allowed now."""
+        self.places.check(request, self.database)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,7 @@ def read(body: Any, policy: Policy) -> Reading:
     if "script" in body:
         return Reading(request=_read_script(body, policy))
     if "workload" in body:
-        return Reading(request=_read_workload(body, policy))
+        return _read_workload(body, policy)
     if is_note(body):
         return _read_note(body, policy)
     missing = _problem("workload", "missing: say what to train, or name a `script`", NAMES)
@@ -87,17 +96,17 @@ def _read_note(body: Mapping[str, Any], policy: Policy) -> Reading:
     config, notes, problems = translate(body["config"], policy.database)
     asked = {"job_name": body["job_name"], "workload": "heimdall", "config": config}
 
-    def request() -> Request:
+    def reading() -> Reading:
         try:
             return _read_workload(asked, policy)
         except JobRefused as error:
             raise JobRefused(*map(in_its_words, error.problems)) from error
 
-    _, made = _together(lambda: _raise([*_unknown(body, _NOTE), *problems]), request)
-    return Reading(request=made, notes=notes)
+    _, made = _together(lambda: _raise([*_unknown(body, _NOTE), *problems]), reading)
+    return Reading(request=made.request, notes=(*notes, *made.notes))
 
 
-def _read_workload(body: Mapping[str, Any], policy: Policy) -> Request:
+def _read_workload(body: Mapping[str, Any], policy: Policy) -> Reading:
     name = body["workload"]
     is_known = isinstance(name, str) and name in NAMES
 
@@ -111,7 +120,9 @@ def _read_workload(body: Mapping[str, Any], policy: Policy) -> Request:
     )
     devices = int(values["train"]["devices"])
     gpus = {"cpu": 0, "cuda": devices, "auto": devices if policy.cards else 0}[values["train"]["device"]]
-    return Request(name=called, workload=name, config=values, **{"gpus": gpus, **needs})
+    request = Request(name=called, workload=name, config=values, **{"gpus": gpus, **needs})
+    _raise(_too_much(request, policy, "gpus" if "gpus" in needs else "config.train.devices"))
+    return Reading(request=request, notes=_made_instead(request, policy))
 
 
 def _read_config(workload: str, given: Any, policy: Policy) -> dict[str, Any]:
@@ -119,6 +130,8 @@ def _read_config(workload: str, given: Any, policy: Policy) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         _refuse("config", f"it is {_kind(given)}: it must be an object of settings")
     problems, values = _hidden(given, "config"), dict(given)
+    if workload == _RADIO and policy.database is not None and _OTHER_DATA.isdisjoint(given):
+        given = {**given, "database": policy.database}
     try:
         values = to_values(build(find(workload).config, given))
     except WrongSettings as error:
@@ -129,6 +142,17 @@ def _read_config(workload: str, given: Any, policy: Policy) -> dict[str, Any]:
     return settled
 
 
+def _made_instead(request: Request, policy: Policy) -> tuple[str, ...]:
+    """What is said to who asked for a training of measurements, and gets one of made ones."""
+    if request.workload != _RADIO or request.config["database"] is not None:
+        return ()
+    made = request.config["made"]["id"]
+    stands = "a made set stands in" + (f" for {made}" if made in request.config["dataset_ids"] else "")
+    if policy.database is None:
+        return (f"the server has no database (stoker serve --database URL): {stands}",)
+    return (f"{stands}: the server's database is for those who leave out `database` and `made`",)
+
+
 def _read_script(body: Mapping[str, Any], policy: Policy) -> Request:
     _, script, arguments, needs = _together(
         lambda: _raise(_unknown(body, _SCRIPT)),
@@ -137,9 +161,11 @@ def _read_script(body: Mapping[str, Any], policy: Policy) -> Request:
         lambda: _needs(body),
     )
     name = _name(body, script.stem)
-    return Request(
+    request = Request(
         name=name, script=str(script), arguments=arguments, **{"gpus": min(policy.cards, 1), **needs}
     )
+    _raise(_too_much(request, policy, "gpus"))
+    return request
 
 
 def _arguments(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -175,6 +201,18 @@ def _needs(body: Mapping[str, Any]) -> dict[str, int]:
         ]
     )
     return given
+
+
+def _too_much(request: Request, policy: Policy, field: str) -> list[Problem]:
+    """More than the machine has: such a job would wait for ever, and hold up those behind it."""
+    found = []
+    if policy.most_gpus is not None and request.gpus > policy.most_gpus:
+        told = f"it needs {request.gpus} GPUs, and this machine has {policy.most_gpus}: ask for fewer"
+        found.append(_problem(field, told))
+    if policy.most_ram_bytes is not None and (request.ram_bytes or 0) > policy.most_ram_bytes:
+        told = f"it is {request.ram_bytes}, and this machine has {policy.most_ram_bytes} bytes: ask for less"
+        found.append(_problem("ram_bytes", told))
+    return found
 
 
 def _unknown(body: Mapping[str, Any], names: Sequence[str]) -> list[Problem]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TypeVar
 
-from stoker.errors import DatabaseUnreachable, LeaseLost
+from stoker.errors import DatabaseUnreachable, JobRefused, LeaseLost
 from stoker.jobs import ending, leftovers, verdict
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.identity import Identity
@@ -111,6 +111,9 @@ class Runner:
     def _run(self, job: Job) -> bool:
         """From the first word to the last; whether there was a verdict before that."""
         self._cancelled = self._insist(lambda: self._holding.begin(self._id, self._token, self._handle)).stop
+        if (refusal := self._refusal(job)) is not None:
+            self._insist(lambda: self._holding.finish(self._id, self._token, State.FAILED, refusal))
+            return True
         script = job.request.script is not None
         # Stopped before it began: there was nothing to save.
         began = not self._is_to_stop
@@ -152,6 +155,14 @@ class Runner:
                     time.sleep(_EVERY_S)
             yield
 
+    def _refusal(self, job: Job) -> str | None:
+        """Why the job may not run: the server was started again since it was taken, and allows less."""
+        try:
+            self._settings.check(job.request)
+        except JobRefused as error:
+            return f"not allowed any more: {error}"
+        return None
+
     def _train(self, job: Job) -> int:
         """The training from its start to its end; its exit code."""
         asked = job.request
@@ -165,6 +176,7 @@ class Runner:
             arguments=asked.arguments,
         )
         plan.write(where / "plan.json")
+        self._reading.begin(workload=asked.workload is not None)
         # The store's address and its password are not the training's to know.
         kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
         shown = {"PYTHONUNBUFFERED": "1", "STOKER_JOB_FOLDER": str(plan.training), "STOKER_JOB": self._id}

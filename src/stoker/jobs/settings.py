@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stoker.errors import UsageError
+from stoker.jobs.job import Request
+from stoker.jobs.places import Places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,10 @@ class Settings:
     slots: int = 1
     # Folders that scripts may be run from; none: no scripts.
     scripts: tuple[Path, ...] = ()
+    # Folders whose files jobs may name, and the database of those that name none; None: not looked at again
+    # when a job starts.
+    data: tuple[Path, ...] | None = None
+    database: str | None = None
     # A job whose heartbeat was not seen for so long is lost.
     lease_s: float = 30.0
     # After it was told to save and stop, a job has so long before it is killed.
@@ -39,12 +45,19 @@ class Settings:
         """Where the store is."""
         return self.store or f"sqlite:///{self.root / 'jobs.db'}"
 
+    def check(self, request: Request) -> None:
+        """JobRefused where a job in the store is not allowed by how the service is set up now."""
+        if request.script is not None or self.data is not None:
+            places = Places(scripts=self.scripts, data=self.data or (), root=self.root)
+            places.check(request, self.database)
+
     def to_environment(self) -> dict[str, str]:
         """For a child process."""
         told = {
             **asdict(self),
             "root": str(self.root.absolute()),
             "scripts": [str(path) for path in self.scripts],
+            "data": None if self.data is None else [str(path) for path in self.data],
         }
         return {VARIABLE: json.dumps(told)}
 
@@ -55,7 +68,8 @@ class Settings:
             raise UsageError(f"{VARIABLE} is not set: `stoker serve` starts this process, not a person")
         told: dict[str, Any] = json.loads(environment[VARIABLE])
         scripts = tuple(Path(path) for path in told["scripts"])
-        return cls(**{**told, "root": Path(told["root"]), "scripts": scripts})
+        data = None if told["data"] is None else tuple(Path(path) for path in told["data"])
+        return cls(**{**told, "root": Path(told["root"]), "scripts": scripts, "data": data})
 
 
 VARIABLE = "STOKER_JOBS"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from stoker.errors import UsageError
 
@@ -124,7 +125,21 @@ def token(
         typer.echo(made)
 
 
-@jobs.command(no_args_is_help=True, context_settings={"ignore_unknown_options": True})
+class SubmitCommand(TyperCommand):
+    """What follows a script is the script's own; among a workload's settings are options of ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """A script is told from a workload by the first word that is no option."""
+        ctx.allow_interspersed_args = False
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        what = given.get("what")
+        if isinstance(what, str) and what.startswith("-") and not ctx.resilient_parsing:
+            raise UsageError(f"no option {what} here: a script's own come behind it (see --help)")
+        ctx.allow_interspersed_args = not (isinstance(what, str) and what.endswith(".py"))
+        return super().parse_args(ctx, args)
+
+
+@jobs.command(cls=SubmitCommand, no_args_is_help=True, context_settings={"ignore_unknown_options": True})
 def submit(
     what: Annotated[
         str | None, typer.Argument(metavar="WORKLOAD | SCRIPT.py", help="What to train; a script as listed.")
@@ -132,7 +147,8 @@ def submit(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE | ARG]...", help="A workload's settings, or a script's arguments."
+            metavar="[KEY=VALUE | ARG]...",
+            help="A workload's settings, or a script's arguments: all that is behind it, options too.",
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a .yaml or .toml file.")] = None,
@@ -149,7 +165,7 @@ def submit(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for a job."""
+    """Ask for a job. The options below come before a script: what is behind it is the script's own."""
     client = _client(url, token)
     if (what is None) == (body is None):
         raise UsageError("name a workload, a script, or a whole request with --body: one of them")

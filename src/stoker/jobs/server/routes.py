@@ -127,6 +127,11 @@ def _add_asking(router: APIRouter, service: Service, write: Write) -> None:
     store, show = service.store, service.show
     told: dict[int | str, dict[str, Any]] = {**_MISSING, **_CONFLICT}
 
+    def allowed(id_: str) -> str:
+        """A job that this server would take now: it may have been started with less since."""
+        service.policy.check(store.job(_known(id_)).request)
+        return id_
+
     @router.post("/jobs/{id}/cancel", response_model=bodies.JobBody, responses=told)
     async def cancel(id: Id) -> Response:
         """Stop a job; what it has learnt is saved first."""
@@ -135,12 +140,12 @@ def _add_asking(router: APIRouter, service: Service, write: Write) -> None:
     @router.post("/jobs/{id}/resume", response_model=bodies.JobBody, responses=told)
     async def resume(id: Id) -> Response:
         """Queue a job again that failed, was cancelled or lost; it goes on from its last checkpoint."""
-        return await write(lambda: answer(show(store.ask_resume(_known(id)))))
+        return await write(lambda: answer(show(store.ask_resume(allowed(id)))))
 
     @router.post("/jobs/{id}/retry", status_code=201, response_model=bodies.JobBody, responses=told)
     async def retry(id: Id) -> Response:
         """The same request as a new job, from its beginning."""
-        return await write(lambda: answer(show(store.retry(_known(id))), 201))
+        return await write(lambda: answer(show(store.retry(allowed(id))), 201))
 
     @router.post("/jobs/{id}/doctor", status_code=202, response_model=bodies.DoctorBody, responses=told)
     def doctor(id: Id) -> Response:

@@ -10,14 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+import psutil
 import uvicorn
 
 from stoker.errors import EngineFailed, NotPermitted, UsageError
-from stoker.facts import nvml
+from stoker.facts import host, nvml
 from stoker.jobs import dispatcher
 from stoker.jobs.places import Places
 from stoker.jobs.request import Policy
@@ -174,16 +175,25 @@ class Running:
         _tell_of_strangers(settings.root, store)
         doctor = Doctor(settings.root, lambda job: self._app.changed(job))
         parts.callback(doctor.close)
-        dispatching = Dispatching(settings) if serving.dispatches else None
+        allowed = replace(settings, data=serving.data, database=serving.database)
+        dispatching = Dispatching(allowed) if serving.dispatches else None
         if dispatching is not None:
             parts.callback(dispatching.close)
-        places = Places(scripts=settings.scripts, data=serving.data)
+        cards = count_cards(settings)
+        here = settings.engine == "local"
+        places = Places(scripts=settings.scripts, data=serving.data, root=settings.root)
         self._app = Server(
             Service(
                 root=settings.root,
                 host=serving.host,
                 store=store,
-                policy=Policy(places=places, database=serving.database, cards=count_cards(settings)),
+                policy=Policy(
+                    places=places,
+                    database=serving.database,
+                    cards=cards,
+                    most_gpus=cards if here else None,
+                    most_ram_bytes=count_memory() if here else None,
+                ),
                 tokens=tokens,
                 sessions=Sessions(tokens),
                 traffic=Traffic(),
@@ -267,6 +277,13 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}:{port}: {error.strerror or error}; choose another --host or --port"
         ) from error
     return made
+
+
+def count_memory() -> int:
+    """Memory of this machine, as far as this process's group may have it."""
+    found = host.read()
+    whole = psutil.virtual_memory().total if found.ram_total_bytes is None else found.ram_total_bytes
+    return int(whole if found.memory_limit_bytes is None else min(whole, found.memory_limit_bytes))
 
 
 def count_cards(settings: Settings) -> int:

@@ -63,9 +63,14 @@ class TokenFile:
             )
         token = secrets.token_urlsafe(32)
         lines = [f"{one} sha256 {value}\n" for value, one in {**known, digest(token): name}.items()]
-        with whole_file(self.path) as file:
-            file.write("".join(lines).encode())
-        self.path.chmod(0o600)
+        try:
+            with whole_file(self.path) as file:
+                file.write("".join(lines).encode())
+            self.path.chmod(0o600)
+        except OSError as error:
+            raise NotPermitted(
+                f"cannot keep the token in {self.path}: {error.strerror or error}; choose another --root"
+            ) from error
         return token
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import LeaseLost
+from stoker.facts.words import size
 from stoker.jobs import states
 from stoker.jobs.job import Attempt, Job
 from stoker.jobs.lease import Lease, goes_on
@@ -21,6 +22,10 @@ from stoker.jobs.store.database import Transaction
 from stoker.jobs.store.store import Store, marks, read_job, read_jobs
 
 _FIRST = "(SELECT MIN(place) FROM jobs WHERE state = ? AND needs_card = {line})"
+# Of an attempt's log; its file keeps the rest. A line costs the store some 70 bytes and its text.
+MOST_LINES, MOST_LOG_BYTES = 100_000, 64 << 20
+# Said to be told of a log of which no more is heard: behind the end of every file.
+_ALL_BYTES = (1 << 63) - 1
 _HEADS = f"state = ? AND place IN ({_FIRST.format(line=0)}, {_FIRST.format(line=1)})"
 
 
@@ -67,7 +72,7 @@ class Orders:
     """What a runner is told in return."""
 
     stop: bool
-    # How much of its log is told.
+    # How much of its log is told; more than there is where no more is to be told.
     log_bytes: int
 
 
@@ -292,16 +297,23 @@ class Holding:
     def _add_lines(self, do: Transaction, job: Job, token: int, report: Report) -> None:
         if report.log_to == report.log_from:
             return
+        attempt = job.attempts[-1].number
+        [(before,)] = do.read("SELECT COUNT(*) FROM lines WHERE job = ? AND attempt = ?", (job.id, attempt))
+        is_full = before + len(report.lines) > MOST_LINES or report.log_to > MOST_LOG_BYTES
         changed = do.write(
             "UPDATE attempts SET log_bytes = ? WHERE job = ? AND token = ? AND log_bytes = ?",
-            (report.log_to, job.id, token, report.log_from),
+            (_ALL_BYTES if is_full else report.log_to, job.id, token, report.log_from),
         )
         if not changed:  # told before; the orders say how far
             return
-        attempt = job.attempts[-1].number
+        lines = list(report.lines)
+        if is_full:
+            why = f"stoker: this attempt printed over {MOST_LINES:,} lines or {size(MOST_LOG_BYTES)}"
+            rest = f"what follows is in attempt-{attempt}/log.txt of the job's folder alone"
+            lines = [*lines[: MOST_LINES - before], (self._store.clock(), f"{why}: {rest}")]
         do.write_many(
             "INSERT INTO lines (id, job, attempt, t, text) VALUES (?, ?, ?, ?, ?)",
-            [(do.next(), job.id, attempt, t, text) for t, text in report.lines],
+            [(do.next(), job.id, attempt, t, text) for t, text in lines],
         )
 
     def _add_progress(self, do: Transaction, job: Job, token: int, made: Progress) -> None:

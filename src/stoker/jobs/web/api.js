@@ -210,7 +210,8 @@ function seen(signal) {
   });
 }
 
-function pause(milliseconds, signal) {
+/** So long, or until the signal. */
+export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);
     signal.addEventListener("abort", () => {

@@ -1,6 +1,6 @@
 // One job: how far it is, its curves, where its steps go, GPU and memory, verdict and report, log, settings.
 
-import { follow, get, pages, post } from "./api.js";
+import { follow, get, pages, pause, post } from "./api.js";
 import { actions } from "./actions.js";
 import { badge, notice, progressBar, shareBar } from "./badge.js";
 import { board, putPoint } from "./curves.js";
@@ -25,6 +25,7 @@ export function jobPage(main, { id, go }) {
   const parts = { verdict: verdictPart(), phases: phasesPart(), device: devicePart(), attempts: attemptsPart(), config: configPart() };
   let job = null;
   let early = [];
+  let loading = null;
 
   fill(main,
     el("div", { class: "title" }, name, state.node),
@@ -38,7 +39,7 @@ export function jobPage(main, { id, go }) {
     section("Settings", parts.config.node));
 
   const stream = follow(`${path}/stream`, {
-    open: (isFirst) => isFirst && load(),
+    open: () => (loading ??= load()),
     state: show,
     point: (point) => putPoint(charts, point),
     line: (line) => (early ? early.push(line) : log.add([line])),
@@ -48,17 +49,24 @@ export function jobPage(main, { id, go }) {
   });
   const ticking = setInterval(() => job && !ENDED.has(job.state) && showFacts(), 1000);
 
-  /** What was there before the stream began; what both tell is joined by id. */
+  /** What was there before the stream began; what both tell is joined by id. Asked for until it was told once. */
   async function load() {
-    try {
-      show(await get(path, ending));
-      log.add((await get(`${path}/logs?last=2000`, ending)).lines);
-      log.add(early);
-      early = null;
-      for await (const page of pages(`${path}/metrics?limit=5000`, ending)) page.points.forEach((point) => putPoint(charts, point));
-      charts.flush();
-    } catch (error) {
-      if (!ending.signal.aborted) fill(trouble, notice(error));
+    for (let wait = 500; !ending.signal.aborted; wait = Math.min(8000, 2 * wait)) {
+      try {
+        show(await get(path, ending));
+        log.add((await get(`${path}/logs?last=2000`, ending)).lines);
+        log.add(early ?? []);
+        early = null;
+        for await (const page of pages(`${path}/metrics?limit=5000`, ending)) page.points.forEach((point) => putPoint(charts, point));
+        charts.flush();
+        if (wait > 500) fill(trouble);
+        return;
+      } catch (error) {
+        if (ending.signal.aborted) return;
+        fill(trouble, notice(error));
+        if ([401, 403, 404].includes(error.status)) return;
+      }
+      await pause(wait, ending.signal);
     }
   }
 

@@ -81,6 +81,8 @@ class ImagenetConfig:
         check(self, "flip", 0 <= self.flip <= 1, "a chance from 0 to 1")
         check(self, "crop", 0 < self.crop[0] <= self.crop[1] <= 1, "two rising shares above 0, at most 1")
         check(self, "classes", self.classes is None or self.classes >= 1, "1 or more, or left out")
+        for name in ("stage", "keep", "weights"):
+            check(self, name, "://" not in (getattr(self, name) or ""), "a path of this machine")
         for name in ("subset_seed", "grow_epochs"):
             check(self, name, getattr(self, name) >= 0, "0 or more")
         if not 1 <= self.image_size <= self.pixels:
