@@ -209,6 +209,16 @@ def test_links_are_read_in_the_units_they_are_sold_in() -> None:
         ("disk_room=2TB/s", "disk_room is '2TB/s'; it is bytes and"),
         ("latency=25", "latency is '25'; it is seconds and more than 0, like 25ms"),
         ("per_node=1.5", "per_node is '1.5'; it is a whole number"),
+        ("nic=100Gb/s", "nic is '100Gb/s'; its b may be bits or bytes: write 100Gbit/s or 100GB/s"),
+        ("nic=100gb/s", "write 100Gbit/s or 100GB/s"),
+        ("disk=3.5 kib/s", "write 3.5Kibit/s or 3.5KiB/s"),
+        ("disk_room=2Tb", "write 2Tbit or 2TB"),
+        ("store=1b/s", "write 1bit/s or 1B/s"),
+        ("disk=1Gb", "disk is '1Gb'; it is bytes/s"),
+        ("per_node=1e400", "per_node is '1e400'; more than can be counted with: give a smaller one"),
+        ("nic=1e400GB/s", "nic is '1e400GB/s'; more than"),
+        ("nic=1e300PB/s", "nic is '1e300PB/s'; more than"),
+        ("latency=1e400s", "latency is '1e400s'; more than"),
     ],
 )
 def test_a_link_that_is_none_is_told(word: str, said: str) -> None:
@@ -216,6 +226,12 @@ def test_a_link_that_is_none_is_told(word: str, said: str) -> None:
     with pytest.raises(UsageError) as told:
         parse([word])
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize("word", ["gbit", "Gbit", "GBIT", "GBit"])
+def test_a_bit_that_is_written_out_may_be_in_any_case(word: str) -> None:
+    """Nothing about it is in doubt; nor about a byte's prefix."""
+    assert parse([f"nic=100{word}/s", "disk=3gB/s"]) == {"nic": 12.5e9, "disk": 3e9}
 
 
 def test_a_link_given_twice_is_told() -> None:

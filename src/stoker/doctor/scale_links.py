@@ -7,6 +7,7 @@ shown.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isinf
 from typing import Any
 
 from stoker.errors import UsageError
@@ -113,8 +114,13 @@ def links_of(told: Mapping[str, float], measured: Mapping[str, float | None]) ->
 def _value(name: str, unit: str, text: str) -> float:
     told = _NUMBER.fullmatch(text)
     value = None if told is None else _in_units(float(told[1]), told[2], unit)
-    if not value:
+    if told is None or not value:
         raise UsageError(f"--link {name} is {text!r}; it is {unit} and more than 0, like {_EXAMPLES[unit]}")
+    if isinf(value):
+        raise UsageError(f"--link {name} is {text!r}; more than can be counted with: give a smaller one")
+    if told[2].partition("/")[0].endswith("b"):
+        ways = " or ".join(told[1] + _spelt(told[2], last) for last in ("bit", "B"))
+        raise UsageError(f"--link {name} is {text!r}; its b may be bits or bytes: write {ways}")
     if unit == "count" and (name != "cores" and value != int(value)):
         raise UsageError(f"--link {name} is {text!r}; it is a whole number, like {_EXAMPLES[unit]}")
     return value
@@ -134,6 +140,12 @@ def _in_units(number: float, word: str, unit: str) -> float | None:
     named = _BYTES.fullmatch(size)
     if named is None:
         return None
-    # Of a bit and of a byte the case is all there is: Gb is told apart from GB by being written out, Gbit.
     base = 1024 if named[2] else 1000
     return float(number * base ** _POWERS[named[1].lower()] / (8 if named[3].lower() == "bit" else 1))
+
+
+def _spelt(word: str, last: str) -> str:
+    """A unit that ends in b, as bits or as bytes: the case of that letter is all that tells them apart."""
+    size, slash, second = word.partition("/")
+    prefix = size[:-1]
+    return prefix[:1].upper() + prefix[1:] + last + slash + second
