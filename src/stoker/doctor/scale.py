@@ -325,11 +325,7 @@ def _own(load: Load, at: _Cluster) -> list[dict[str, float]]:
     mean, off = sum(load.busy) / len(load.busy) + load.other, load.spread or 0.0
     # What ranks of the record waited for one another is in their steps already.
     slowest = max(0.0, slowest_of(load.busy, at.gpus / load.ranks) + load.other - mean)
-    before = _together(load, _Cluster(gpus=load.ranks, links=at.links))
-    together = _together(load, at)
-    hidden = max(0.0, together - load.backward)
-    felt = (hidden, max(hidden, together * _last_bucket(load)), together)
-    best, mid, worst = (max(0.0, one - before) for one in felt)
+    best, mid, worst = (_felt(load, at, open_share) for open_share in (0.0, _last_bucket(load), 1.0))
     return [
         dict(zip(_OWN, (mean * (1 - off), 0.0, best), strict=True)),
         dict(zip(_OWN, (mean, slowest, mid), strict=True)),
@@ -342,6 +338,17 @@ def slowest_of(seconds: Sequence[float], ranks: float) -> float:
     ordered, count = sorted(seconds), len(seconds)
     below = [float((at / count) ** ranks) for at in range(count + 1)]
     return sum(value * (up - down) for value, (down, up) in zip(ordered, pairwise(below), strict=True))
+
+
+def _felt(load: Load, at: _Cluster, open_share: float) -> float:
+    """How much longer a backward pass takes than in the record, if that share of the gradients cannot hide.
+
+    The record's pass holds what its own ranks felt of them.
+    """
+    before = _together(load, _Cluster(gpus=load.ranks, links=at.links))
+    computing = max(0.0, load.backward - open_share * before)
+    was, will = (max(one, computing + open_share * one) for one in (before, _together(load, at)))
+    return max(0.0, will - was)
 
 
 def _together(load: Load, at: _Cluster) -> float:
