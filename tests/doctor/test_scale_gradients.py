@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stoker.doctor.scale import Load, Outlook, foresee
 from stoker.doctor.scale_links import Links, links_of
 
+BYTES, SECONDS = st.floats(0, 1e11), st.floats(0, 2)
 SPEEDS = st.floats(1e8, 1e12)
 COUNTS = st.integers(1, 2048)
 
@@ -48,8 +49,8 @@ def test_what_a_record_hid_is_not_taken_from_what_is_felt() -> None:
 
 
 @given(
-    gradients=st.floats(0, 1e11), backward=st.floats(0, 2), peer=SPEEDS, fabric=SPEEDS, per_node=st.integers(1, 16),
-    ranks=COUNTS, more=COUNTS,
+    gradients=BYTES, backward=SECONDS, peer=SPEEDS, fabric=SPEEDS, per_node=st.integers(1, 16), ranks=COUNTS,
+    more=COUNTS,
 )  # fmt: skip
 def test_a_record_of_any_ranks_foretells_what_one_of_one_does(
     gradients: float, backward: float, peer: float, fabric: float, per_node: int, ranks: int, more: int
@@ -65,9 +66,7 @@ def test_a_record_of_any_ranks_foretells_what_one_of_one_does(
     assert foresee(several, known, "store", ranks).parts["gradients"] == 0
 
 
-@given(
-    gradients=st.floats(0, 1e11), backward=st.floats(0, 2), peer=SPEEDS, fabric=SPEEDS, ranks=COUNTS, more=COUNTS
-)  # fmt: skip
+@given(gradients=BYTES, backward=SECONDS, peer=SPEEDS, fabric=SPEEDS, ranks=COUNTS, more=COUNTS)
 def test_the_bounds_hold_whatever_the_record_s_backward_pass_was(
     gradients: float, backward: float, peer: float, fabric: float, ranks: int, more: int
 ) -> None:

@@ -122,12 +122,16 @@ def _vram_room(record: Record, gpus: Sequence[Mapping[str, Any]]) -> float | Non
 
 
 def _cpu_a_step(rank: RankRecord, steps: Sequence[Step]) -> float | None:
-    """CPU seconds of the process and its workers, by the counters between the first and last of the steps."""
-    if len(steps) < 2:
+    """CPU seconds of the process and its workers, by the counters between the first and last of the steps.
+
+    The counters know nothing of steps that were left out in between: those are counted too.
+    """
+    count = steps[-1].step - steps[0].step if steps else 0
+    if count < 1:
         return None
     began, ended = steps[0].t, steps[-1].t
     cores = cores_used([line for line in rank.resources() if began <= line["t"] <= ended])
-    return None if cores is None else cores * (ended - began) / (len(steps) - 1)
+    return None if cores is None else cores * (ended - began) / count
 
 
 def _from_network(run: Evidence) -> bool | None:
