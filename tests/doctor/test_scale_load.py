@@ -9,11 +9,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.doctor.evidence import cores_used
-from stoker.doctor.scale_load import load_of
+from stoker.doctor.scale_links import links_of
+from stoker.doctor.scale_load import load_of, machine_of
 from stoker.watch import Record, Step
 from stoker.watch.record import LineWriter, Writer
 
 EPOCH, EPOCHS = 20, 4
+
+
+def cluster(folder: Path, hosts: list[str], gpus: int) -> Record:
+    """Of ranks on these hosts, the first of which has so many GPUs, 4 cores and 8 GB."""
+    host = {"usable_cores": 4, "memory_free_bytes": 8 * 10**9}
+    for rank, name in enumerate(hosts):
+        writer = Writer(folder, rank=rank)
+        writer.describe_run({"world_size": len(hosts), "facts": {"host": host, "gpus": [{}] * gpus}})
+        writer.describe_rank({"rank": rank, "host": name})
+    return Record.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "known"),
+    [
+        (["a"], 0, None),
+        (["a"], 1, None),
+        (["a"], 4, 4),
+        (["a", "a"], 0, 2),
+        (["a", "a"], 1, 2),
+        (["a", "a"], 4, 4),
+        (["a", "b"], 1, 1),
+        (["a", "a", "b", "b"], 0, 2),
+    ],
+)
+def test_one_gpu_says_nothing_of_how_many_a_node_has(
+    tmp_path: Path, hosts: list[str], gpus: int, known: int | None
+) -> None:
+    """Several do, on one node or on several; else it is assumed, with as much of the rest for each."""
+    machine = machine_of(cluster(tmp_path / "it", hosts, gpus))
+    assert machine["per_node"] == known
+    links = links_of({}, machine)
+    many = 8 if known is None else 1
+    assert (links.per_node, links.cores, links.ram_room) == (known or 8, many * 4, many * 8e9)
+    origins = {links.origin[name] for name in ("per_node", "cores", "ram_room")}
+    assert origins == {"assumed" if known is None else "measured"}
+
+
+def test_a_node_that_is_told_has_the_cores_of_the_record(tmp_path: Path) -> None:
+    """Who tells how many ranks a node has is believed of the machine that was recorded."""
+    links = links_of({"per_node": 4}, machine_of(cluster(tmp_path / "it", ["a"], 1)))
+    assert (links.per_node, links.cores, links.origin["cores"]) == (4, 4, "measured")
 
 
 def record(folder: Path) -> Record:

@@ -77,10 +77,13 @@ class Load:
 class Outlook:
     """So many GPUs fed in one way: samples a second of all, and the part that a step then waits for.
 
-    `rate` is None where it cannot be told, and `how` says why; else it says where the samples lie.
+    `batch` are the samples of a step of all ranks: a rank's own are as many as in the record. `rate` is None
+    where it cannot be told, and `how` says why; else it says where the samples lie.
     """
 
     gpus: int
+    nodes: int
+    batch: float
     way: str
     how: str
     rate: Interval | None = None
@@ -97,18 +100,19 @@ class Outlook:
 def foresee(load: Load, links: Links, way: str, gpus: int) -> Outlook:
     """So many GPUs, fed in that way."""
     untold = why_not(load, links, way, gpus)
+    at, made = _Cluster(gpus=gpus, links=links), gpus * load.samples
     if untold is not None:
-        return Outlook(gpus=gpus, way=way, how=untold)
-    at = _Cluster(gpus=gpus, links=links)
+        return Outlook(gpus=gpus, nodes=at.nodes, batch=made, way=way, how=untold)
     how, carried = _WAYS[way](load, at)
     steps = [_parts(load, at, carried, own) for own in _own(load, at)]
     fast, mid, slow = (_seconds(one) for one in steps)
     doubt = exp(DOUBLING * log2(max(1.0, gpus / load.ranks)))
-    made = gpus * load.samples
     # No faster than ranks that wait for nothing: what a doubling may be off by does not add to that.
     most = gpus * load.alone * (1 + (load.spread or 0.0))
     return Outlook(
         gpus=gpus,
+        nodes=at.nodes,
+        batch=made,
         way=way,
         how=how,
         rate=Interval(

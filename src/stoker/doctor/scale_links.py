@@ -13,6 +13,8 @@ from typing import Any
 from stoker.errors import UsageError
 
 ASSUMED, TOLD, MEASURED = "assumed", "told", "measured"
+# What a machine with more GPUs has more of.
+_WITH_GPUS = ("cores", "ram_room")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-zA-Zµ/]*)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _BYTES = re.compile(r"([kmgtp]?)(i?)(b|bit)", re.IGNORECASE)
@@ -106,6 +108,9 @@ def links_of(told: Mapping[str, float], measured: Mapping[str, float | None]) ->
                 break
         else:
             values[name], origin[name] = TELLABLE[name].assumed, ASSUMED
+    if origin["per_node"] == ASSUMED:  # the record's machine had one GPU: as much for each
+        for name in (name for name in _WITH_GPUS if origin[name] == MEASURED):
+            values[name], origin[name] = values["per_node"] * values[name], ASSUMED
     made = Links(**values, origin=origin)
     count = None if made.cache_nodes is None else int(made.cache_nodes)
     return replace(made, per_node=int(made.per_node), cache_nodes=count)

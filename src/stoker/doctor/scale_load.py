@@ -100,13 +100,19 @@ def machine_of(record: Record) -> dict[str, float | None]:
     facts: Mapping[str, Any] = record.about.get("facts") or {}
     host: Mapping[str, Any] = facts.get("host") or {}
     gpus: Sequence[Mapping[str, Any]] = facts.get("gpus") or ()
-    hosts = [rank.about.get("host") for rank in record.ranks.values()]
     return {
-        "per_node": len(gpus) or max(1, *(hosts.count(name) for name in hosts)),
+        "per_node": _per_node(record, len(gpus)),
         "cores": _number(host.get("usable_cores")),
         "ram_room": _number(host.get("memory_free_bytes")),
         "vram_room": _vram_room(record, gpus),
     }
+
+
+def _per_node(record: Record, gpus: int) -> int | None:
+    """GPUs of a node; None of one rank on a machine with one: nobody trains on a thousand such machines."""
+    hosts = [rank.about.get("host") for rank in record.ranks.values()]
+    count = max(gpus, *(hosts.count(name) for name in hosts))
+    return count if count > 1 or len(hosts) > 1 else None
 
 
 def _vram_room(record: Record, gpus: Sequence[Mapping[str, Any]]) -> float | None:
