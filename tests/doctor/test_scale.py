@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.doctor.scale import WAYS, Load, caches_needed, first_ceiling, foresee, slowest_of
 from stoker.doctor.scale_links import Links, links_of, parse
@@ -183,6 +185,48 @@ def test_cache_nodes_are_counted_for_what_the_ranks_ask() -> None:
     assert foresee(RANK, replace(known, cache_nodes=11), "cache", 64).limit == "compute"
     assert foresee(RANK, replace(known, cache_nodes=10), "cache", 64).limit == "cache"
     assert caches_needed(replace(RANK, sample_bytes=None), known, 64) is None
+
+
+def test_what_cache_nodes_cannot_hold_comes_from_the_store() -> None:
+    """2 nodes with room for 200 GB each hold 40% of 1 TB: the rest asks the store, in requests and time."""
+    known = links(cache_nodes=2, disk_room=200e9, store=10e9, gets=2000, near=0.004, nic=1e15)
+    seen = foresee(RANK, known, "cache", 64)
+    assert seen.how == "2 cache nodes, 8 GPU nodes; they hold 40% of the set, the rest is from the store"
+    assert seen.parts["cache"] == pytest.approx(0.4 * 64 * 50e6 / (2 * 3e9))
+    assert seen.parts["store"] == pytest.approx(0.6 * 64 * 50e6 / 10e9)
+    assert seen.parts["gets"] == pytest.approx(0.6 * 64 * 50 / 2000)
+    assert seen.parts["workers"] == pytest.approx(50 * (0.4 * 0.004 + 0.6 * 0.001 + 0.001) / 4)
+    assert seen.limit == "gets"
+    held = foresee(RANK, replace(known, disk_room=500e9), "cache", 64)
+    assert held.how == "2 cache nodes, 8 GPU nodes"
+    assert not {"store", "gets"} & set(held.parts)
+
+
+def test_caches_for_a_set_of_unknown_size_are_not_predicted() -> None:
+    """Nobody knows whether it fits them."""
+    blind = replace(RANK, set_bytes=None, missing={"set_bytes": "give --link set=150GB"})
+    assert foresee(blind, links(), "cache", 64).how == "set_bytes not known: give --link set=150GB"
+    assert caches_needed(blind, links(), 64) is None
+
+
+@given(
+    size=st.floats(1e6, 1e16), room=st.floats(1e9, 1e14), disk=st.floats(1e8, 1e11),
+    gpus=st.integers(1, 2048),
+)  # fmt: skip
+def test_the_cache_nodes_that_are_needed_hold_the_set_and_are_not_waited_for(
+    size: float, room: float, disk: float, gpus: int
+) -> None:
+    """By room and by what they give; and one fewer is too few."""
+    load, known = replace(RANK, set_bytes=size), links(disk=disk, disk_room=room, nic=1e15)
+    count = caches_needed(load, known, gpus)
+    assert count is not None
+    seen = foresee(load, replace(known, cache_nodes=count), "cache", gpus)
+    own = sum(seen.parts[name] for name in ("compute", "slowest", "gradients"))
+    assert "store" not in seen.parts
+    assert seen.parts["cache"] <= own * (1 + 1e-9)
+    if count > 1:
+        fewer = foresee(load, replace(known, cache_nodes=count - 1), "cache", gpus).parts
+        assert "store" in fewer or fewer["cache"] > own * (1 - 1e-9)
 
 
 # --- links as they are typed ------------------------------------------------------------------------------

@@ -145,12 +145,12 @@ def first_ceiling(load: Load, links: Links, way: str) -> tuple[int, str] | None:
 
 
 def caches_needed(load: Load, links: Links, gpus: int) -> int | None:
-    """Cache nodes for so many GPUs to wait for none; None where that cannot be told."""
+    """Cache nodes that hold the set and that so many GPUs do not wait for; None where that cannot be told."""
     if why_not(load, links, "cache", gpus) is not None:
         return None
     at = _Cluster(gpus=gpus, links=links)
     rate = gpus * load.samples * (load.sample_bytes or 0.0) / sum(_own(load, at)[1].values())
-    return max(1, ceil(rate / min(links.nic, links.disk)))
+    return max(1, ceil(rate / min(links.nic, links.disk)), ceil(_cache_rooms(load, links)))
 
 
 def why_not(load: Load, links: Links, way: str, gpus: int) -> str | None:
@@ -160,7 +160,7 @@ def why_not(load: Load, links: Links, way: str, gpus: int) -> str | None:
         needs["gradient_bytes"] = load.gradient_bytes
     if way in ("store", "cache", "disk"):
         needs |= {"workers": load.workers, "make": load.prepare}
-    if way in ("disk", "ram", "vram"):
+    if way != "store":
         needs["set_bytes"] = load.set_bytes
     for name, value in needs.items():
         if value is None:
@@ -216,18 +216,25 @@ def _from_store(load: Load, at: _Cluster) -> tuple[str, _Carried]:
         "gets": at.gpus * load.samples / links.gets,
         "nic": at.on_node * moved / links.nic,
     }
-    read = load.read if load.from_network and load.read is not None else links.latency
-    return "each sample from the store, by a request of its own", _Carried(parts=parts, read=read)
+    how = "each sample from the store, by a request of its own"
+    return how, _Carried(parts=parts, read=_store_read(load, links))
 
 
 def _from_caches(load: Load, at: _Cluster) -> tuple[str, _Carried]:
     moved, links = _moved(load), at.links
     count = links.cache_nodes or ceil(at.nodes / _NODES_A_CACHE)
+    held = min(1.0, count / max(_cache_rooms(load, links), 1.0))
+    how, read = f"{count} cache nodes, {at.nodes} GPU nodes", links.near
     parts = {
-        "cache": at.gpus * moved / (count * min(links.nic, links.disk)),
+        "cache": held * at.gpus * moved / (count * min(links.nic, links.disk)),
         "nic": at.on_node * moved / links.nic,
     }
-    return f"{count} cache nodes, {at.nodes} GPU nodes", _Carried(parts=parts, read=links.near)
+    if held < 1:
+        how += f"; they hold {100 * held:.3g}% of the set, the rest is from the store"
+        parts["store"] = (1 - held) * at.gpus * moved / links.store
+        parts["gets"] = (1 - held) * at.gpus * load.samples / links.gets
+        read = held * links.near + (1 - held) * _store_read(load, links)
+    return how, _Carried(parts=parts, read=read)
 
 
 def _from_disks(load: Load, at: _Cluster) -> tuple[str, _Carried]:
@@ -267,6 +274,16 @@ _WAYS: Mapping[str, Callable[[Load, _Cluster], tuple[str, _Carried]]] = {
     "ram": _from_ram,
     "vram": _from_vram,
 }
+
+
+def _store_read(load: Load, links: Links) -> float:
+    """Seconds that a worker waits for a sample of the store: as recorded, if that came over a network."""
+    return load.read if load.from_network and load.read is not None else links.latency
+
+
+def _cache_rooms(load: Load, links: Links) -> float:
+    """Cache nodes that the set fills."""
+    return (load.set_bytes or 0.0) / links.disk_room
 
 
 def _moved(load: Load) -> float:

@@ -167,7 +167,7 @@ def notes(scale: Scale) -> list[str]:
     ]
     needed = [f"{nodes:,} for {gpus:,} GPUs" for gpus, nodes in scale.caches if nodes is not None]
     if needed:
-        lines.append(f"Cache nodes for no GPU to wait for them: {', '.join(needed)}.")
+        lines.append(f"Cache nodes that hold the set and that no GPU waits for: {', '.join(needed)}.")
     lines += [f"{name} was not measured: {why}" for name, why in scale.load.missing.items()]
     return lines
 
