@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.doctor.scale import WAYS, Load, caches_needed, first_ceiling, foresee, slowest_of
 from stoker.doctor.scale_links import Links, links_of, parse
@@ -185,6 +187,48 @@ def test_cache_nodes_are_counted_for_what_the_ranks_ask() -> None:
     assert caches_needed(replace(RANK, sample_bytes=None), known, 64) is None
 
 
+def test_what_cache_nodes_cannot_hold_comes_from_the_store() -> None:
+    """2 nodes with room for 200 GB each hold 40% of 1 TB: the rest asks the store, in requests and time."""
+    known = links(cache_nodes=2, disk_room=200e9, store=10e9, gets=2000, near=0.004, nic=1e15)
+    seen = foresee(RANK, known, "cache", 64)
+    assert seen.how == "2 cache nodes, 8 GPU nodes; they hold 40% of the set, the rest is from the store"
+    assert seen.parts["cache"] == pytest.approx(0.4 * 64 * 50e6 / (2 * 3e9))
+    assert seen.parts["store"] == pytest.approx(0.6 * 64 * 50e6 / 10e9)
+    assert seen.parts["gets"] == pytest.approx(0.6 * 64 * 50 / 2000)
+    assert seen.parts["workers"] == pytest.approx(50 * (0.4 * 0.004 + 0.6 * 0.001 + 0.001) / 4)
+    assert seen.limit == "gets"
+    held = foresee(RANK, replace(known, disk_room=500e9), "cache", 64)
+    assert held.how == "2 cache nodes, 8 GPU nodes"
+    assert not {"store", "gets"} & set(held.parts)
+
+
+def test_caches_for_a_set_of_unknown_size_are_not_predicted() -> None:
+    """Nobody knows whether it fits them."""
+    blind = replace(RANK, set_bytes=None, missing={"set_bytes": "give --link set=150GB"})
+    assert foresee(blind, links(), "cache", 64).how == "set_bytes not known: give --link set=150GB"
+    assert caches_needed(blind, links(), 64) is None
+
+
+@given(
+    size=st.floats(1e6, 1e16), room=st.floats(1e9, 1e14), disk=st.floats(1e8, 1e11),
+    gpus=st.integers(1, 2048),
+)  # fmt: skip
+def test_the_cache_nodes_that_are_needed_hold_the_set_and_are_not_waited_for(
+    size: float, room: float, disk: float, gpus: int
+) -> None:
+    """By room and by what they give; and one fewer is too few."""
+    load, known = replace(RANK, set_bytes=size), links(disk=disk, disk_room=room, nic=1e15)
+    count = caches_needed(load, known, gpus)
+    assert count is not None
+    seen = foresee(load, replace(known, cache_nodes=count), "cache", gpus)
+    own = sum(seen.parts[name] for name in ("compute", "slowest", "gradients"))
+    assert "store" not in seen.parts
+    assert seen.parts["cache"] <= own * (1 + 1e-9)
+    if count > 1:
+        fewer = foresee(load, replace(known, cache_nodes=count - 1), "cache", gpus).parts
+        assert "store" in fewer or fewer["cache"] > own * (1 - 1e-9)
+
+
 # --- links as they are typed ------------------------------------------------------------------------------
 
 
@@ -209,6 +253,16 @@ def test_links_are_read_in_the_units_they_are_sold_in() -> None:
         ("disk_room=2TB/s", "disk_room is '2TB/s'; it is bytes and"),
         ("latency=25", "latency is '25'; it is seconds and more than 0, like 25ms"),
         ("per_node=1.5", "per_node is '1.5'; it is a whole number"),
+        ("nic=100Gb/s", "nic is '100Gb/s'; its b may be bits or bytes: write 100Gbit/s or 100GB/s"),
+        ("nic=100gb/s", "write 100Gbit/s or 100GB/s"),
+        ("disk=3.5 kib/s", "write 3.5Kibit/s or 3.5KiB/s"),
+        ("disk_room=2Tb", "write 2Tbit or 2TB"),
+        ("store=1b/s", "write 1bit/s or 1B/s"),
+        ("disk=1Gb", "disk is '1Gb'; it is bytes/s"),
+        ("per_node=1e400", "per_node is '1e400'; more than can be counted with: give a smaller one"),
+        ("nic=1e400GB/s", "nic is '1e400GB/s'; more than"),
+        ("nic=1e300PB/s", "nic is '1e300PB/s'; more than"),
+        ("latency=1e400s", "latency is '1e400s'; more than"),
     ],
 )
 def test_a_link_that_is_none_is_told(word: str, said: str) -> None:
@@ -216,6 +270,12 @@ def test_a_link_that_is_none_is_told(word: str, said: str) -> None:
     with pytest.raises(UsageError) as told:
         parse([word])
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize("word", ["gbit", "Gbit", "GBIT", "GBit"])
+def test_a_bit_that_is_written_out_may_be_in_any_case(word: str) -> None:
+    """Nothing about it is in doubt; nor about a byte's prefix."""
+    assert parse([f"nic=100{word}/s", "disk=3gB/s"]) == {"nic": 12.5e9, "disk": 3e9}
 
 
 def test_a_link_given_twice_is_told() -> None:

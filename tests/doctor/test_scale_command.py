@@ -79,7 +79,7 @@ def test_a_record_tells_what_a_rank_asks_for(runs: Path) -> None:
     assert load.from_network is True
     assert load.make_cpu == pytest.approx(0.002)
     assert load.cpu == pytest.approx(0.5 * 0.1 - 0.016, rel=0.02)
-    assert machine_of(it) == {"per_node": 1, "cores": 4, "ram_room": 8e9, "vram_room": None}
+    assert machine_of(it) == {"per_node": None, "cores": 4, "ram_room": 8e9, "vram_room": None}
 
 
 def test_ranks_of_a_record_are_those_of_its_machine(runs: Path) -> None:
@@ -114,6 +114,8 @@ def test_the_json_has_every_input_with_its_origin_and_every_outlook(runs: Path) 
     assert origins["vram_room"] == ("n/a", None)
     far = next(one for one in told["outlooks"] if (one["gpus"], one["way"]) == (1024, "store"))
     assert far["limit"] == "gets"
+    assert (far["nodes"], far["batch"]) == (128, 1024 * 8)
+    assert origins["per_node"] == ("assumed", 8)
     assert far["rate"]["mid"] == pytest.approx(5500)
     assert far["rate"]["low"] < 5500 < far["rate"]["high"]
     assert next(one for one in told["outlooks"] if one["way"] == "vram")["rate"] is None
@@ -125,9 +127,13 @@ def test_a_terminal_and_an_issue_tracker_are_told_the_same(runs: Path) -> None:
     for words in (["--scale", "it"], ["it", "--scale", "--markdown"]):
         text = ask(*words, "--gpus", "16").output if words[0] == "it" else ask("--gpus", "16", *words).output
         assert "Which ceiling comes first" in text
-        assert "Assumed, not measured: nic" in text
+        assert "Assumed, not measured: per_node, cores, nic" in text
+        plain = " ".join(text.split())
+        assert "Nodes of 8 GPUs (assumed): 16 GPUs are 2 nodes." in plain
+        assert "A rank's step stays at 8 samples, so the global batch grows with the GPUs." in plain
         assert "vram_room not known" in " ".join(text.split())
-    assert "| 16 | vram | n/a | n/a | n/a | n/a |" in text
+    assert "| GPUs | global batch | fed by |" in text
+    assert "| 16 | 128 | vram | n/a | n/a | n/a | n/a |" in text
 
 
 @pytest.mark.parametrize(

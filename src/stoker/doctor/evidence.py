@@ -487,11 +487,11 @@ def _throttled(resources: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def cores_used(resources: Sequence[Mapping[str, Any]]) -> float | None:
-    """Cores that the process and its workers had, in the mean."""
+    """Cores that the process and its workers had, in the mean; those that ended are children waited for."""
     if len(resources) < 2 or resources[-1]["t"] <= resources[0]["t"]:
         return None
     spent = [
-        (line.get("cpu_s") or 0.0) + sum(one.get("cpu_s") or 0.0 for one in line.get("processes") or [])
-        for line in (resources[0], resources[-1])
+        sum((one.get("cpu_s") or 0.0) + (one.get("children_cpu_s") or 0.0) for one in living)
+        for living in ((line, *(line.get("processes") or ())) for line in (resources[0], resources[-1]))
     ]
     return max(0.0, spent[1] - spent[0]) / float(resources[-1]["t"] - resources[0]["t"])

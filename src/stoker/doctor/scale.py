@@ -77,10 +77,13 @@ class Load:
 class Outlook:
     """So many GPUs fed in one way: samples a second of all, and the part that a step then waits for.
 
-    `rate` is None where it cannot be told, and `how` says why; else it says where the samples lie.
+    `batch` are the samples of a step of all ranks: a rank's own are as many as in the record. `rate` is None
+    where it cannot be told, and `how` says why; else it says where the samples lie.
     """
 
     gpus: int
+    nodes: int
+    batch: float
     way: str
     how: str
     rate: Interval | None = None
@@ -97,18 +100,19 @@ class Outlook:
 def foresee(load: Load, links: Links, way: str, gpus: int) -> Outlook:
     """So many GPUs, fed in that way."""
     untold = why_not(load, links, way, gpus)
+    at, made = _Cluster(gpus=gpus, links=links), gpus * load.samples
     if untold is not None:
-        return Outlook(gpus=gpus, way=way, how=untold)
-    at = _Cluster(gpus=gpus, links=links)
+        return Outlook(gpus=gpus, nodes=at.nodes, batch=made, way=way, how=untold)
     how, carried = _WAYS[way](load, at)
     steps = [_parts(load, at, carried, own) for own in _own(load, at)]
     fast, mid, slow = (_seconds(one) for one in steps)
     doubt = exp(DOUBLING * log2(max(1.0, gpus / load.ranks)))
-    made = gpus * load.samples
     # No faster than ranks that wait for nothing: what a doubling may be off by does not add to that.
     most = gpus * load.alone * (1 + (load.spread or 0.0))
     return Outlook(
         gpus=gpus,
+        nodes=at.nodes,
+        batch=made,
         way=way,
         how=how,
         rate=Interval(
@@ -141,12 +145,12 @@ def first_ceiling(load: Load, links: Links, way: str) -> tuple[int, str] | None:
 
 
 def caches_needed(load: Load, links: Links, gpus: int) -> int | None:
-    """Cache nodes for so many GPUs to wait for none; None where that cannot be told."""
+    """Cache nodes that hold the set and that so many GPUs do not wait for; None where that cannot be told."""
     if why_not(load, links, "cache", gpus) is not None:
         return None
     at = _Cluster(gpus=gpus, links=links)
     rate = gpus * load.samples * (load.sample_bytes or 0.0) / sum(_own(load, at)[1].values())
-    return max(1, ceil(rate / min(links.nic, links.disk)))
+    return max(1, ceil(rate / min(links.nic, links.disk)), ceil(_cache_rooms(load, links)))
 
 
 def why_not(load: Load, links: Links, way: str, gpus: int) -> str | None:
@@ -156,7 +160,7 @@ def why_not(load: Load, links: Links, way: str, gpus: int) -> str | None:
         needs["gradient_bytes"] = load.gradient_bytes
     if way in ("store", "cache", "disk"):
         needs |= {"workers": load.workers, "make": load.prepare}
-    if way in ("disk", "ram", "vram"):
+    if way != "store":
         needs["set_bytes"] = load.set_bytes
     for name, value in needs.items():
         if value is None:
@@ -212,18 +216,25 @@ def _from_store(load: Load, at: _Cluster) -> tuple[str, _Carried]:
         "gets": at.gpus * load.samples / links.gets,
         "nic": at.on_node * moved / links.nic,
     }
-    read = load.read if load.from_network and load.read is not None else links.latency
-    return "each sample from the store, by a request of its own", _Carried(parts=parts, read=read)
+    how = "each sample from the store, by a request of its own"
+    return how, _Carried(parts=parts, read=_store_read(load, links))
 
 
 def _from_caches(load: Load, at: _Cluster) -> tuple[str, _Carried]:
     moved, links = _moved(load), at.links
     count = links.cache_nodes or ceil(at.nodes / _NODES_A_CACHE)
+    held = min(1.0, count / max(_cache_rooms(load, links), 1.0))
+    how, read = f"{count} cache nodes, {at.nodes} GPU nodes", links.near
     parts = {
-        "cache": at.gpus * moved / (count * min(links.nic, links.disk)),
+        "cache": held * at.gpus * moved / (count * min(links.nic, links.disk)),
         "nic": at.on_node * moved / links.nic,
     }
-    return f"{count} cache nodes, {at.nodes} GPU nodes", _Carried(parts=parts, read=links.near)
+    if held < 1:
+        how += f"; they hold {100 * held:.3g}% of the set, the rest is from the store"
+        parts["store"] = (1 - held) * at.gpus * moved / links.store
+        parts["gets"] = (1 - held) * at.gpus * load.samples / links.gets
+        read = held * links.near + (1 - held) * _store_read(load, links)
+    return how, _Carried(parts=parts, read=read)
 
 
 def _from_disks(load: Load, at: _Cluster) -> tuple[str, _Carried]:
@@ -263,6 +274,16 @@ _WAYS: Mapping[str, Callable[[Load, _Cluster], tuple[str, _Carried]]] = {
     "ram": _from_ram,
     "vram": _from_vram,
 }
+
+
+def _store_read(load: Load, links: Links) -> float:
+    """Seconds that a worker waits for a sample of the store: as recorded, if that came over a network."""
+    return load.read if load.from_network and load.read is not None else links.latency
+
+
+def _cache_rooms(load: Load, links: Links) -> float:
+    """Cache nodes that the set fills."""
+    return (load.set_bytes or 0.0) / links.disk_room
 
 
 def _moved(load: Load) -> float:
@@ -325,11 +346,7 @@ def _own(load: Load, at: _Cluster) -> list[dict[str, float]]:
     mean, off = sum(load.busy) / len(load.busy) + load.other, load.spread or 0.0
     # What ranks of the record waited for one another is in their steps already.
     slowest = max(0.0, slowest_of(load.busy, at.gpus / load.ranks) + load.other - mean)
-    before = _together(load, _Cluster(gpus=load.ranks, links=at.links))
-    together = _together(load, at)
-    hidden = max(0.0, together - load.backward)
-    felt = (hidden, max(hidden, together * _last_bucket(load)), together)
-    best, mid, worst = (max(0.0, one - before) for one in felt)
+    best, mid, worst = (_felt(load, at, open_share) for open_share in (0.0, _last_bucket(load), 1.0))
     return [
         dict(zip(_OWN, (mean * (1 - off), 0.0, best), strict=True)),
         dict(zip(_OWN, (mean, slowest, mid), strict=True)),
@@ -342,6 +359,17 @@ def slowest_of(seconds: Sequence[float], ranks: float) -> float:
     ordered, count = sorted(seconds), len(seconds)
     below = [float((at / count) ** ranks) for at in range(count + 1)]
     return sum(value * (up - down) for value, (down, up) in zip(ordered, pairwise(below), strict=True))
+
+
+def _felt(load: Load, at: _Cluster, open_share: float) -> float:
+    """How much longer a backward pass takes than in the record, if that share of the gradients cannot hide.
+
+    The record's pass holds what its own ranks felt of them.
+    """
+    before = _together(load, _Cluster(gpus=load.ranks, links=at.links))
+    computing = max(0.0, load.backward - open_share * before)
+    was, will = (max(one, computing + open_share * one) for one in (before, _together(load, at)))
+    return max(0.0, will - was)
 
 
 def _together(load: Load, at: _Cluster) -> float:

@@ -7,11 +7,14 @@ shown.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isinf
 from typing import Any
 
 from stoker.errors import UsageError
 
 ASSUMED, TOLD, MEASURED = "assumed", "told", "measured"
+# What a machine with more GPUs has more of.
+_WITH_GPUS = ("cores", "ram_room")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-zA-Zµ/]*)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _BYTES = re.compile(r"([kmgtp]?)(i?)(b|bit)", re.IGNORECASE)
@@ -45,8 +48,8 @@ TELLABLE: Mapping[str, Link] = {
     "latency": Link(unit="seconds", assumed=0.025, text="a request at the store, if the record made none"),
     "cache_nodes": Link(unit="count", assumed=None, text="cache nodes (none: one to 8 GPU nodes)"),
     "near": Link(unit="seconds", assumed=0.001, text="a request at a cache node"),
-    "disk": Link(unit="bytes/s", assumed=3e9, text="a node's disks"),
-    "disk_room": Link(unit="bytes", assumed=2e12, text="room on a node's disks"),
+    "disk": Link(unit="bytes/s", assumed=3e9, text="a node's disks, a cache node's too"),
+    "disk_room": Link(unit="bytes", assumed=2e12, text="room on a node's disks, or a cache node's"),
     "bus": Link(unit="bytes/s", assumed=25e9, text="from a node's memory to a GPU"),
     "ram_room": Link(unit="bytes", assumed=None, text="room in a node's memory"),
     "vram_room": Link(unit="bytes", assumed=None, text="room on a card, beside what the model needs"),
@@ -105,6 +108,9 @@ def links_of(told: Mapping[str, float], measured: Mapping[str, float | None]) ->
                 break
         else:
             values[name], origin[name] = TELLABLE[name].assumed, ASSUMED
+    if origin["per_node"] == ASSUMED:  # the record's machine had one GPU: as much for each
+        for name in (name for name in _WITH_GPUS if origin[name] == MEASURED):
+            values[name], origin[name] = values["per_node"] * values[name], ASSUMED
     made = Links(**values, origin=origin)
     count = None if made.cache_nodes is None else int(made.cache_nodes)
     return replace(made, per_node=int(made.per_node), cache_nodes=count)
@@ -113,8 +119,13 @@ def links_of(told: Mapping[str, float], measured: Mapping[str, float | None]) ->
 def _value(name: str, unit: str, text: str) -> float:
     told = _NUMBER.fullmatch(text)
     value = None if told is None else _in_units(float(told[1]), told[2], unit)
-    if not value:
+    if told is None or not value:
         raise UsageError(f"--link {name} is {text!r}; it is {unit} and more than 0, like {_EXAMPLES[unit]}")
+    if isinf(value):
+        raise UsageError(f"--link {name} is {text!r}; more than can be counted with: give a smaller one")
+    if told[2].partition("/")[0].endswith("b"):
+        ways = " or ".join(told[1] + _spelt(told[2], last) for last in ("bit", "B"))
+        raise UsageError(f"--link {name} is {text!r}; its b may be bits or bytes: write {ways}")
     if unit == "count" and (name != "cores" and value != int(value)):
         raise UsageError(f"--link {name} is {text!r}; it is a whole number, like {_EXAMPLES[unit]}")
     return value
@@ -134,6 +145,12 @@ def _in_units(number: float, word: str, unit: str) -> float | None:
     named = _BYTES.fullmatch(size)
     if named is None:
         return None
-    # Of a bit and of a byte the case is all there is: Gb is told apart from GB by being written out, Gbit.
     base = 1024 if named[2] else 1000
     return float(number * base ** _POWERS[named[1].lower()] / (8 if named[3].lower() == "bit" else 1))
+
+
+def _spelt(word: str, last: str) -> str:
+    """A unit that ends in b, as bits or as bytes: the case of that letter is all that tells them apart."""
+    size, slash, second = word.partition("/")
+    prefix = size[:-1]
+    return prefix[:1].upper() + prefix[1:] + last + slash + second

@@ -100,13 +100,19 @@ def machine_of(record: Record) -> dict[str, float | None]:
     facts: Mapping[str, Any] = record.about.get("facts") or {}
     host: Mapping[str, Any] = facts.get("host") or {}
     gpus: Sequence[Mapping[str, Any]] = facts.get("gpus") or ()
-    hosts = [rank.about.get("host") for rank in record.ranks.values()]
     return {
-        "per_node": len(gpus) or max(1, *(hosts.count(name) for name in hosts)),
+        "per_node": _per_node(record, len(gpus)),
         "cores": _number(host.get("usable_cores")),
         "ram_room": _number(host.get("memory_free_bytes")),
         "vram_room": _vram_room(record, gpus),
     }
+
+
+def _per_node(record: Record, gpus: int) -> int | None:
+    """GPUs of a node; None of one rank on a machine with one: nobody trains on a thousand such machines."""
+    hosts = [rank.about.get("host") for rank in record.ranks.values()]
+    count = max(gpus, *(hosts.count(name) for name in hosts))
+    return count if count > 1 or len(hosts) > 1 else None
 
 
 def _vram_room(record: Record, gpus: Sequence[Mapping[str, Any]]) -> float | None:
@@ -122,12 +128,16 @@ def _vram_room(record: Record, gpus: Sequence[Mapping[str, Any]]) -> float | Non
 
 
 def _cpu_a_step(rank: RankRecord, steps: Sequence[Step]) -> float | None:
-    """CPU seconds of the process and its workers, by the counters between the first and last of the steps."""
-    if len(steps) < 2:
+    """CPU seconds of the process and its workers, by the counters between the first and last of the steps.
+
+    The counters know nothing of steps that were left out in between: those are counted too.
+    """
+    count = steps[-1].step - steps[0].step if steps else 0
+    if count < 1:
         return None
     began, ended = steps[0].t, steps[-1].t
     cores = cores_used([line for line in rank.resources() if began <= line["t"] <= ended])
-    return None if cores is None else cores * (ended - began) / (len(steps) - 1)
+    return None if cores is None else cores * (ended - began) / count
 
 
 def _from_network(run: Evidence) -> bool | None:

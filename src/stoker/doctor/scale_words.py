@@ -107,7 +107,7 @@ def show(scale: Scale, console: Console) -> None:
         console.print(title, style="bold")
         table = Table(box=None, pad_edge=False)
         for at, name in enumerate(head):
-            table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=at < 2)
+            table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=at < 3)
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
@@ -128,8 +128,8 @@ def markdown_of(scale: Scale) -> str:
     return "\n\n".join([*parts, *notes(scale)]) + "\n"
 
 
-_NUMBERS = ("GPUs", "samples/s", "low to high", "of linear", "value")
-_HEAD = ["GPUs", "fed by", "samples/s", "low to high", "of linear", "waits for", "how"]
+_NUMBERS = ("GPUs", "global batch", "samples/s", "low to high", "of linear", "value")
+_HEAD = ["GPUs", "global batch", "fed by", "samples/s", "low to high", "of linear", "waits for", "how"]
 
 
 def tables(scale: Scale) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -146,11 +146,11 @@ def tables(scale: Scale) -> list[tuple[str, list[str], list[list[str]]]]:
 
 
 def _row(one: Outlook) -> list[str]:
+    asked = [f"{one.gpus:,}", _count(one.batch), one.way]
     if one.rate is None:
-        return [f"{one.gpus:,}", one.way, NA, NA, NA, NA, one.how]
+        return [*asked, NA, NA, NA, NA, one.how]
     between = f"{_count(one.rate.low)} to {_count(one.rate.high)}"
-    limit = one.limit or NA
-    return [f"{one.gpus:,}", one.way, _count(one.rate.mid), between, percent(one.of_linear), limit, one.how]
+    return [*asked, _count(one.rate.mid), between, percent(one.of_linear), one.limit or NA, one.how]
 
 
 def notes(scale: Scale) -> list[str]:
@@ -160,13 +160,27 @@ def notes(scale: Scale) -> list[str]:
     lines = [
         "Rates are predictions. `n/a` in place of GPUs: no ceiling but computing up to 65,536, or that way "
         "cannot be told.",
+        _nodes(scale),
+        f"A rank's step stays at {_count(scale.load.samples)} samples, so the global batch grows with the "
+        "GPUs.",
         f"Assumed, not measured: {', '.join(known)}. Tell your own: --link nic=100Gbit/s --link store=5GB/s",
     ]
     needed = [f"{nodes:,} for {gpus:,} GPUs" for gpus, nodes in scale.caches if nodes is not None]
     if needed:
-        lines.append(f"Cache nodes for no GPU to wait for them: {', '.join(needed)}.")
+        lines.append(f"Cache nodes that hold the set and that no GPU waits for: {', '.join(needed)}.")
     lines += [f"{name} was not measured: {why}" for name, why in scale.load.missing.items()]
     return lines
+
+
+def _nodes(scale: Scale) -> str:
+    """The cluster that is predicted for."""
+    links, counts = scale.links, {one.gpus: one.nodes for one in scale.outlooks}
+    each = f"{links.per_node:,} GPU{'s' if links.per_node > 1 else ''}"
+    told = ", ".join(
+        f"{gpus:,} GPU{'s are' if gpus > 1 else ' is'} {nodes:,} node{'s' if nodes > 1 else ''}"
+        for gpus, nodes in counts.items()
+    )
+    return f"Nodes of {each} ({links.origin['per_node']}): {told}."
 
 
 def value_of(value: float | None, unit: str) -> str:
