@@ -174,8 +174,8 @@ def _asking() -> Iterator[None]:
         yield
     except (ConnectionError, RuntimeError) as error:
         raise ClusterFailed(
-            f"the Ray cluster does not answer any more: {_reason(error)}. Once its head is back, the same "
-            "command goes on"
+            f"the Ray cluster does not answer any more: {_reason(error)}. Once its head is back, give "
+            "the command again"
         ) from error
 
 
