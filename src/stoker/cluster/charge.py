@@ -34,6 +34,8 @@ _NOT_STARTED = 127
 _DEATH_S = 10.0
 # They are asked after several times a second.
 UNHEARD_S = 60.0
+# In place of a digest.
+FOLDER = "folder"
 
 
 class Charge:
@@ -191,8 +193,10 @@ class _Stream:
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 of a file; None where there is none that can be read."""
+    """The SHA-256 of a file, or that it is a folder; None where there is none that can be read."""
     try:
+        if path.is_dir():
+            return FOLDER
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
@@ -207,7 +211,11 @@ def _interface_of(address: str) -> str | None:
     return None
 
 
-def _free_port(address: str) -> int:
+def _free_port(address: str) -> int | None:
+    """A port that can be listened on; None where the address is not this machine's own, as behind a NAT."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as taken:
-        return int(taken.getsockname()[1])
+    try:
+        with socket.create_server((address, 0), family=family) as taken:
+            return int(taken.getsockname()[1])
+    except OSError:
+        return None
