@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -232,6 +233,29 @@ def test_the_ledger_is_that_of_the_same_search(tmp_path: Path) -> None:
     assert find_ledger(tmp_path, set(), "a", COMMAND) == tmp_path / "tune" / "1"
     assert find_ledger(tmp_path, {tmp_path / "tune" / "1"}, "a", COMMAND) is None
     assert find_ledger(tmp_path / "nowhere", set(), "a", COMMAND) is None
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [("runs", "{cwd}/runs"), ("/nfs/runs", "/nfs/runs"), (None, "None")]
+)
+def test_a_node_writes_where_this_machine_looks(
+    pair: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    here: str | None, there: str,
+) -> None:  # fmt: skip
+    """$STOKER_RUNS is that of this machine, also where a node has its own."""
+    monkeypatch.delenv("STOKER_RUNS", raising=False)
+    if here is not None:
+        monkeypatch.setenv("STOKER_RUNS", here)
+    began = searching(pair, tmp_path, [], "import os; print(os.environ.get('STOKER_RUNS'))")
+    start = Errand.__init__
+
+    def start_elsewhere(errand: Errand, *words: Any) -> None:
+        monkeypatch.setenv("STOKER_RUNS", "/the/node's/own")
+        start(errand, *words)
+
+    monkeypatch.setattr(Errand, "__init__", start_elsewhere)
+    assert began.run() == 0
+    assert capfd.readouterr().out == there.format(cwd=Path.cwd()) + "\n"
 
 
 def test_a_script_that_a_node_does_not_have_is_told(pair: FakeCluster, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from stoker.cluster import training
 from stoker.cluster.nodes import Look
 from stoker.cluster.training import STOPPED, Training, Wanted, choose_nodes, environments
-from stoker.errors import ClusterFailed, UsageError
+from stoker.errors import ClusterFailed, NodeUnfit, UsageError
 from stoker.train.folder import is_taken
 from stoker.ward.fake_cluster import FakeCluster
 
@@ -270,6 +270,24 @@ def test_the_folder_of_a_process_that_is_only_cut_off_is_waited_for(
     assert [step for step, _ in steps_of(tmp_path)] == list(range(1, 11))
     assert f"waits until a lost process lets go of {tmp_path}" in told
     assert looks[:4] == [True, True, True, False]
+
+
+def test_ranks_that_are_to_meet_need_a_node_that_can_listen(
+    pair: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose address is not its own cannot; a rank alone has nobody to meet."""
+    monkeypatch.setattr("stoker.ward.fake_cluster._HERE", "192.0.2.1")
+    with pytest.raises(NodeUnfit, match=r"the node a cannot listen on a.*--node-ip-address"):
+        Training(pair, wanted(tmp_path), lambda text: None).run()
+    pair.lose("b")
+    assert Training(pair, wanted(tmp_path, last=1), lambda text: None).run() == 0
+
+
+def test_the_folder_that_a_command_is_typed_in_must_be_there(pair: FakeCluster, tmp_path: Path) -> None:
+    """Ranks start in it, and what is typed may be relative to it."""
+    pair.other_files[("b", str(Path.cwd()))] = None
+    with pytest.raises(NodeUnfit, match=rf"the node b has no folder {Path.cwd()}, .*typed in"):
+        Training(pair, wanted(tmp_path), lambda text: None).run()
 
 
 def test_what_a_node_lacks_is_told_before_anything_is_started(pair: FakeCluster, tmp_path: Path) -> None:

@@ -41,12 +41,15 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What is true on a node now. `digests` are of the files asked for; None for one that is not there."""
+    """What is true on a node now. `digests` are of the files asked for; None for one that is not there.
+
+    `port` is one that other nodes can be listened to on; None where the node's address is not its own.
+    """
 
     version: str
     host: str
     interface: str | None
-    port: int
+    port: int | None
     cores: int
     digests: Mapping[str, str | None]
 

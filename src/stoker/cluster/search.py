@@ -18,6 +18,7 @@ from stoker.cluster.errand import TICK_S, Errand, Tell
 from stoker.cluster.nodes import Cluster, Hand, Look, Node, Order
 from stoker.errors import ClusterFailed, NodeLost
 from stoker.tune.ledger import is_taken
+from stoker.watch.record import default_root
 
 # A search that loses one node after the other is not the nodes' fault.
 _MOST_LOST = 5
@@ -120,6 +121,8 @@ class Searching:
         env: dict[str, str | None] = {
             # Ray sets it to the room that was asked for: the script is to be measured as it runs elsewhere.
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+            # What this machine looks for in a folder is to be written to that folder.
+            "STOKER_RUNS": str(default_root().absolute()) if "STOKER_RUNS" in os.environ else None,
             "COLUMNS": str(shutil.get_terminal_size().columns),
         }
         errand = Errand(hand, [Order(words=words, cwd=str(Path.cwd()), env=env)], [hand.node.name])

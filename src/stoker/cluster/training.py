@@ -92,6 +92,7 @@ def environments(
 ) -> list[list[dict[str, str | None]]]:
     """For each node, for each of its ranks, the variables that torchrun would set; none for a single rank."""
     world = len(looks) * per_node
+    port = ground.port_of(names[0], looks[0]) if world > 1 else 0
     found: list[list[dict[str, str | None]]] = []
     for at, look in enumerate(looks):
         # Ray sets it to the room that was asked for; a training is to have the threads that it has elsewhere.
@@ -100,9 +101,7 @@ def environments(
         if world > 1 and look.interface is not None:
             # Where the host's name leads to loopback, gloo would bind to that.
             own["GLOO_SOCKET_IFNAME"] = look.interface
-        ranks = [
-            _rank_variables(at, local, per_node, world, names[0], looks[0].port) for local in range(per_node)
-        ]
+        ranks = [_rank_variables(at, local, per_node, world, names[0], port) for local in range(per_node)]
         found.append([{**own, **(rank if world > 1 else {})} for rank in ranks])
     return found
 
@@ -150,6 +149,8 @@ class Training:
         self._spare: set[str] = set()
         self._idle_since: float | None = None
         self._gpus: int | None = None
+        # Nodes that could take part, if all were free.
+        self._most = 0
         self._attempts = 0
         self._said = ""
 
@@ -193,15 +194,15 @@ class Training:
         first: float | None = None
         self._spare.clear()
         while not stop.is_heard():
-            there, most = self._ask()
+            there = self._ask()
             self._drop([hand for id_, hand in self._hands.items() if id_ not in there])
             self._welcome(files)
             count, now = self._count(len(self._hands)), time.monotonic()
             first = None if not count else first or now
-            if first is not None and (count >= most or not self._asked or now - first > _PATIENCE_S):
+            if first is not None and (count >= self._most or not self._asked or now - first > _PATIENCE_S):
                 crew = sorted(self._hands.values(), key=lambda hand: hand.node.name)[:count]
                 self._give_back(crew)
-                if count >= most:
+                if count >= self._most:
                     self._forget_asked()
                 return crew
             if first is None and now - began > _QUIET_S:
@@ -209,25 +210,25 @@ class Training:
             time.sleep(TICK_S)
         return []
 
-    def _ask(self, crew: int = 0) -> tuple[set[str], int]:
+    def _ask(self, crew: int = 0) -> set[str]:
         """Ask for room on every node that has it: which are free shows by their answers.
 
-        The ids of those that are there, and how many could take part. While a `crew` of so many is at work,
-        nodes that were given back are asked again only when, with others that answered, they make a larger.
+        The ids of those that are there. While a `crew` of so many is at work, nodes that were given back are
+        asked again only when, with others that answered, they make a larger one.
         """
         nodes = self._cluster.nodes()
         if self._gpus is None:
             self._gpus = self._choose_device(nodes)
         there = [node for node in nodes if self._fits(node) and node.id not in self._unfit]
-        most = self._count(len(there))
+        self._most = self._count(len(there))
         self._spare &= {node.id for node in there}
         if len(self._hands) > crew and self._count(len(self._hands) + len(self._spare)) > crew:
             self._spare.clear()
-        for node in there if len(self._hands) < most else []:
+        for node in there if len(self._hands) < self._most else []:
             if node.id not in {*self._hands, *self._asked, *self._spare}:
                 room = float(self._wanted.per_node)
                 self._asked[node.id] = self._cluster.take(node, cpus=room, gpus=float(self._gpus))
-        return {node.id for node in nodes}, most
+        return {node.id for node in nodes}
 
     def _give_back(self, crew: Sequence[Hand]) -> None:
         """Let go of the nodes that answered and are not needed."""
@@ -269,8 +270,12 @@ class Training:
         """Take in those that answer and have what they need; at the beginning, one that lacks it ends all."""
         for id_, hand in list(self._asked.items()):
             try:
-                if ground.look_at(self._cluster, hand, files) is not None:
-                    self._hands[id_] = self._asked.pop(id_)
+                look = ground.look_at(self._cluster, hand, files)
+                if look is None:
+                    continue
+                if self._most * self._wanted.per_node > 1:
+                    ground.port_of(hand.node.name, look)
+                self._hands[id_] = self._asked.pop(id_)
             except NodeLost:
                 del self._asked[id_]
             except NodeUnfit as error:
