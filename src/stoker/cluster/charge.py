@@ -62,13 +62,12 @@ class Charge:
         )
 
     def put(self, path: str, text: str | None) -> str:
-        """Write or remove a small file; what is wrong, or nothing."""
+        """Write a small file to a folder that is there, or remove one; what is wrong, or nothing."""
         place = Path(path)
         try:
             if text is None:
                 place.unlink(missing_ok=True)
             else:
-                place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(text)
         except OSError as error:
             return f"{path}: {error.strerror or error}"

@@ -78,7 +78,7 @@ def port_of(name: str, look: Look) -> int:
     if look.port is None:
         raise NodeUnfit(
             f"the node {name} cannot listen on {name}, its address in the cluster, and ranks have to meet "
-            "there: start its Ray with --node-ip-address=ADDRESS, one that the machine itself has and others reach"
+            "there: start its Ray with --node-ip-address=ADDRESS, one that the machine has and others reach"
         )
     return look.port
 
