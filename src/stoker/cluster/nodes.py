@@ -67,7 +67,7 @@ class Hand(Protocol):
         """What is true there; the first answer says that the room asked for was free."""
 
     def put(self, path: str, text: str | None) -> str | None:
-        """Write a small file to a folder that is there, without a text remove it; what is wrong, or nothing."""
+        """Write a small file to a folder that is there, or remove it (no text); what is wrong, or nothing."""
 
     def start(self, orders: Sequence[Order]) -> None:
         """Start commands side by side; those before them are killed."""
