@@ -16,9 +16,9 @@ from stoker.cluster.staging import Staging
 from stoker.errors import ClusterFailed
 from stoker.feed.manifest import NAME, OF_PART, Manifest
 from stoker.feed.sources.objects import Store
-from stoker.feed.stage import Selection, Stage, parse_part
+from stoker.feed.stage import Outcome, Selection, Stage, parse_part
 from stoker.feed.stage_plan import LOCK, in_part
-from stoker.ward.fake_cluster import FakeCluster
+from stoker.ward.fake_cluster import FakeCluster, FakeHand
 
 FILES = 60
 
@@ -149,6 +149,43 @@ def test_a_folder_that_only_some_nodes_share_is_refused(source: Path, tmp_path: 
     with pytest.raises(ClusterFailed, match=r"shared by some nodes and not by others \(c\)"):
         Staging(three, words_for(source, tmp_path / "dst"), str(tmp_path / "dst"), lambda text: None).run()
     assert not list((tmp_path / "dst").glob("*"))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_dry_run_leaves_nothing(tmp_path: Path, pair: FakeCluster, shared: bool) -> None:
+    """Neither the destination nor what tells whether it is shared."""
+    pair.other_files = {} if shared else {("b", ".mark"): None}
+    target = tmp_path / "new" / "dst"
+    told = Outcome(source="here", target=str(target), dry_run=True, files=3).to_json()
+    words = ("-c", f"print({json.dumps(told)!r})")
+    done = Staging(pair, lambda **other: words, str(target), lambda text: None).run(dry_run=True)
+    assert (done.is_shared, done.outcome.files) == (shared, 3 if shared else 6)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_what_a_lost_node_wrote_to_tell_is_removed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    """A staged set has no file that the source has not."""
+    cluster = FakeCluster(*names)
+    put = FakeHand.put
+
+    def put_and_go(hand: FakeHand, path: str, text: str | None) -> str | None:
+        found = put(hand, path, text)
+        if hand.node.name == "a" and text is not None:
+            assert len(list(tmp_path.iterdir())) == 1
+            cluster.lose("a")
+        return found
+
+    monkeypatch.setattr(FakeHand, "put", put_and_go)
+    words = ("-c", f"print({json.dumps(Outcome(source='here', target=str(tmp_path)).to_json())!r})")
+    try:
+        done = Staging(cluster, lambda **other: words, str(tmp_path), lambda text: None).run(dry_run=True)
+    finally:
+        cluster.close()
+    assert (done.lost, done.is_shared) == (["a"], True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_lines_of_parts_count_and_are_folded_in(source: Path, tmp_path: Path) -> None:

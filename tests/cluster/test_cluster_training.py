@@ -17,7 +17,7 @@ import pytest
 from stoker.cluster import training
 from stoker.cluster.nodes import Look
 from stoker.cluster.training import STOPPED, Training, Wanted, choose_nodes, environments
-from stoker.errors import ClusterFailed, UsageError
+from stoker.errors import ClusterFailed, NodeUnfit, UsageError
 from stoker.train.folder import is_taken
 from stoker.ward.fake_cluster import FakeCluster
 
@@ -161,6 +161,45 @@ def test_a_node_that_comes_back_is_taken_in(pair: FakeCluster, tmp_path: Path) -
     assert "2 ranks on a, b" in told
 
 
+def test_a_busy_node_is_not_waited_for_while_another_is_free(tmp_path: Path) -> None:
+    """Of three nodes two can share the batch; where two are busy, the third trains alone."""
+    three = FakeCluster("a", "b", "c")
+    busy = [three.take(node, cpus=1.0, gpus=0.0) for node in three.nodes()[:2]]
+    told: list[str] = []
+    try:
+        assert Training(three, wanted(tmp_path, last=3), told.append).run() == 0
+    finally:
+        three.close()
+    assert [hand.node.name for hand in busy] == ["a", "b"]
+    assert told == ["1 rank on c"]
+
+
+def test_room_that_cannot_be_used_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of four nodes are free and two share the batch; the third is not held, until the fourth comes."""
+    monkeypatch.setattr(training, "_PATIENCE_S", 0.2)
+    four = FakeCluster("a", "b", "c", "d")
+    [busy] = [four.take(node, cpus=1.0, gpus=0.0) for node in four.nodes() if node.name == "d"]
+    told: list[str] = []
+    open_while_two: list[str] = []
+
+    def free() -> None:
+        open_while_two.extend(
+            hand.node.name for hand in four.hands if not hand.is_closed and hand is not busy
+        )
+        busy.close()
+
+    freeing = when(lambda: len(steps_of(tmp_path)) >= 5, free)
+    try:
+        assert Training(four, wanted(tmp_path, last=25, grow_after=0.0), told.append).run() == 0
+    finally:
+        freeing.join()
+        four.close()
+    assert open_while_two == ["a", "b", "d"]  # that on d waits for its room
+    assert told[0] == "2 ranks on a, b"
+    assert told[-1] == "4 ranks on a, b, c, d"
+    assert [step for step, _ in steps_of(tmp_path)] == list(range(1, 26))
+
+
 def test_a_node_that_is_only_slow_to_answer_is_not_lost(pair: FakeCluster, tmp_path: Path) -> None:
     """What runs on it goes on; nothing is started a second time."""
     told: list[str] = []
@@ -231,6 +270,24 @@ def test_the_folder_of_a_process_that_is_only_cut_off_is_waited_for(
     assert [step for step, _ in steps_of(tmp_path)] == list(range(1, 11))
     assert f"waits until a lost process lets go of {tmp_path}" in told
     assert looks[:4] == [True, True, True, False]
+
+
+def test_ranks_that_are_to_meet_need_a_node_that_can_listen(
+    pair: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose address is not its own cannot; a rank alone has nobody to meet."""
+    monkeypatch.setattr("stoker.ward.fake_cluster._HERE", "192.0.2.1")
+    with pytest.raises(NodeUnfit, match=r"the node a cannot listen on a.*--node-ip-address"):
+        Training(pair, wanted(tmp_path), lambda text: None).run()
+    pair.lose("b")
+    assert Training(pair, wanted(tmp_path, last=1), lambda text: None).run() == 0
+
+
+def test_the_folder_that_a_command_is_typed_in_must_be_there(pair: FakeCluster, tmp_path: Path) -> None:
+    """Ranks start in it, and what is typed may be relative to it."""
+    pair.other_files[("b", str(Path.cwd()))] = None
+    with pytest.raises(NodeUnfit, match=rf"the node b has no folder {Path.cwd()}, .*typed in"):
+        Training(pair, wanted(tmp_path), lambda text: None).run()
 
 
 def test_what_a_node_lacks_is_told_before_anything_is_started(pair: FakeCluster, tmp_path: Path) -> None:

@@ -88,16 +88,17 @@ def tuned(
             host=host,
         )
 
-    return Tuner(
-        search=wanted or search(),
-        ledger=about(folder, ABOUT),
-        hold=hold,
-        probe=probe,
-        deadline=time.monotonic() + seconds,
-        ceiling=ceiling,
-        tell=lambda text: None,
-        scored=scored,
-    ).find()
+    with about(folder, ABOUT) as ledger:
+        return Tuner(
+            search=wanted or search(),
+            ledger=ledger,
+            hold=hold,
+            probe=probe,
+            deadline=time.monotonic() + seconds,
+            ceiling=ceiling,
+            tell=lambda text: None,
+            scored=scored,
+        ).find()
 
 
 def by_workers(settings: Mapping[str, Any], *, most: int = 6) -> float:

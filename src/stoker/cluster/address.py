@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from stoker.errors import UsageError
+from stoker.errors import ClusterFailed, UsageError
 
 # Where Ray's head listens for clients, unless it was started with another --ray-client-server-port.
 CLIENT_PORT = 10001
@@ -33,6 +33,28 @@ def parse_on(text: str) -> str | None:
     if port == 0:
         raise UsageError(_wrong(text, "port 0 is none"))
     return f"{_CLIENT}{f'[{host}]' if ':' in host else host}:{port or CLIENT_PORT}"
+
+
+def parse_named(value: str) -> tuple[str, int]:
+    """Host and port of what RAY_ADDRESS has.
+
+    >>> parse_named("10.0.0.1:6379"), parse_named("ray://head")
+    (('10.0.0.1', 6379), ('head', 10001))
+    """
+    is_client = value.startswith(_CLIENT)
+    try:
+        parts = urlsplit(value if is_client else f"//{value}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if port is None and is_client:
+        port = CLIENT_PORT
+    if not host or not port:
+        raise ClusterFailed(
+            f"RAY_ADDRESS is {value!r}, which is no HOST:PORT and no ray://HOST:PORT: set it to a head's, or "
+            "unset it, or name the cluster with --on ray://HOST:PORT"
+        )
+    return host, port
 
 
 def port_hint(address: str) -> str:

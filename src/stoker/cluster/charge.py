@@ -34,6 +34,8 @@ _NOT_STARTED = 127
 _DEATH_S = 10.0
 # They are asked after several times a second.
 UNHEARD_S = 60.0
+# In place of a digest.
+FOLDER = "folder"
 
 
 class Charge:
@@ -60,13 +62,12 @@ class Charge:
         )
 
     def put(self, path: str, text: str | None) -> str:
-        """Write or remove a small file; what is wrong, or nothing."""
+        """Write a small file to a folder that is there, or remove one; what is wrong, or nothing."""
         place = Path(path)
         try:
             if text is None:
                 place.unlink(missing_ok=True)
             else:
-                place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(text)
         except OSError as error:
             return f"{path}: {error.strerror or error}"
@@ -191,8 +192,10 @@ class _Stream:
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 of a file; None where there is none that can be read."""
+    """The SHA-256 of a file, or that it is a folder; None where there is none that can be read."""
     try:
+        if path.is_dir():
+            return FOLDER
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
@@ -207,7 +210,11 @@ def _interface_of(address: str) -> str | None:
     return None
 
 
-def _free_port(address: str) -> int:
+def _free_port(address: str) -> int | None:
+    """A port that can be listened on; None where the address is not this machine's own, as behind a NAT."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as taken:
-        return int(taken.getsockname()[1])
+    try:
+        with socket.create_server((address, 0), family=family) as taken:
+            return int(taken.getsockname()[1])
+    except OSError:
+        return None

@@ -89,6 +89,7 @@ def tune(context: Any, on: str, *, budget: float, script: Sequence[str], module:
             command=hide_secrets(command),
             files=[] if module else [Path(script[0])],
             tell=say,
+            resume=context.params.get("resume"),
         ).run()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stoker import __version__
-from stoker.cluster.charge import digest_of
+from stoker.cluster.charge import FOLDER, digest_of
 from stoker.cluster.errand import TICK_S
 from stoker.cluster.nodes import Cluster, Hand, Look
 from stoker.errors import ClusterFailed, NodeLost, NodeUnfit, NotPermitted
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 @contextmanager
 def marked(folder: Path, others: Sequence[Path] = ()) -> Iterator[Mapping[str, str]]:
-    """Files that a node must see as they are here, by their digests: one put into the folder, and others."""
+    """Files that a node must see as they are here, by their digests: one put into the folder, and others.
+
+    Beside them the folder that the command is typed in: it is where commands are started.
+    """
     mark = folder / f"{_MARK}{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +30,7 @@ def marked(folder: Path, others: Sequence[Path] = ()) -> Iterator[Mapping[str, s
     except OSError as error:
         raise NotPermitted(f"cannot write to {folder}: {error.strerror or error}") from error
     try:
-        found = {str(path.absolute()): digest_of(path) for path in (mark, *others)}
+        found = {str(path.absolute()): digest_of(path) for path in (mark, *others, Path.cwd())}
         yield {path: digest for path, digest in found.items() if digest is not None}
     finally:
         mark.unlink(missing_ok=True)
@@ -47,6 +50,11 @@ def fault_of(name: str, look: Look, wanted: Mapping[str, str]) -> str | None:
                 "several machines goes on from files, so that folder must be on storage that all nodes and "
                 "this machine share (NFS, say), under the same path; name such a one, or start there"
             )
+        if digest == FOLDER:
+            return (
+                f"the node {name} has no folder {path}, which the command was typed in and is started in "
+                "there: type it in a folder that all nodes have"
+            )
         state = "is another file" if look.digests.get(path) else "is not there"
         return f"{path} {state} on the node {name}: it must be on storage that all nodes share"
     return None
@@ -63,6 +71,16 @@ def look_at(cluster: Cluster, hand: Hand, wanted: Mapping[str, str]) -> Look | N
     if look is not None and (fault := fault_of(hand.node.name, look, wanted)):
         raise NodeUnfit(fault)
     return look
+
+
+def port_of(name: str, look: Look) -> int:
+    """Where ranks can meet on a node; NodeUnfit where they cannot."""
+    if look.port is None:
+        raise NodeUnfit(
+            f"the node {name} cannot listen on {name}, its address in the cluster, and ranks have to meet "
+            "there: start its Ray with --node-ip-address=ADDRESS, one that the machine has and others reach"
+        )
+    return look.port
 
 
 def await_answer(ask: Callable[[], T | None], hand: Hand, *, within: float) -> T:

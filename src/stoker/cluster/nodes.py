@@ -41,12 +41,15 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What is true on a node now. `digests` are of the files asked for; None for one that is not there."""
+    """What is true on a node now. `digests` are of the files asked for; None for one that is not there.
+
+    `port` is one that other nodes can be listened to on; None where the node's address is not its own.
+    """
 
     version: str
     host: str
     interface: str | None
-    port: int
+    port: int | None
     cores: int
     digests: Mapping[str, str | None]
 
@@ -64,7 +67,7 @@ class Hand(Protocol):
         """What is true there; the first answer says that the room asked for was free."""
 
     def put(self, path: str, text: str | None) -> str | None:
-        """Write a small file, its folders too, or without a text remove it; what is wrong, or nothing."""
+        """Write a small file to a folder that is there, or remove it (no text); what is wrong, or nothing."""
 
     def start(self, orders: Sequence[Order]) -> None:
         """Start commands side by side; those before them are killed."""

@@ -7,10 +7,11 @@ that cannot reach the head ends itself.
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stoker.cluster.address import port_hint
+from stoker.cluster.address import parse_named, parse_on, port_hint
 from stoker.cluster.charge import Charge
 from stoker.cluster.nodes import Heard, Look, Node, Order
 from stoker.errors import ClusterFailed, MissingExtra, NodeLost, NodeUnfit
@@ -21,6 +22,8 @@ _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 _CARDS = "accelerator_type:"
 # An answer that is there is there at once; the loops above do the waiting.
 _AT_ONCE_S = 0.02
+# A head that is there takes a connection within a round trip.
+_REACHED_S = 5.0
 
 
 class RayCluster:
@@ -132,8 +135,12 @@ class RayHand:
                 return None
             try:
                 return self._ray.get(self._asked.pop(name))
-            except errors.RayTaskError:
-                raise  # an error in the call itself
+            except errors.RayTaskError as error:
+                last = str(error).strip().rpartition("\n")[2]
+                raise NodeUnfit(
+                    f"the node {self.node.name} failed at what it was asked, {name}: {last}; see to that "
+                    "there, or take the node out of the cluster"
+                ) from error
             except errors.ActorUnavailableError:
                 return None  # not reached for the moment; whether it is lost, Ray will know
             except errors.RayError as error:
@@ -148,22 +155,37 @@ class RayHand:
 def _connect(ray: Any, address: str | None, tell: Callable[[str], None]) -> None:
     # Nothing is sent anywhere.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is None:
-        try:
-            ray.init("auto", **_QUIET)
-            return
-        except ConnectionError:
-            tell("this machine is part of no Ray cluster: one is started for this command, here alone")
-    try:
-        if address is None:
-            ray.init("local", include_dashboard=False, object_store_memory=_STORE_BYTES, **_QUIET)
-        else:
+    named = os.environ.get("RAY_ADDRESS", "")
+    if address is not None:
+        with _opening(f"at {address}", port_hint(address)):
             ray.init(address, **_QUIET)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = "here" if address is None else f"at {address}"
+        return
+    if named not in ("", "auto", "local"):
+        tell(f"RAY_ADDRESS is {named}: that cluster is tried")
+        host, port = parse_named(named)
+        with _opening(f"at {named}, which RAY_ADDRESS names", way_out=", or unset RAY_ADDRESS"):
+            # Ray itself would try for minutes, without a word.
+            socket.create_connection((host, port), timeout=_REACHED_S).close()
+            ray.init((parse_on(named) if "://" in named else None) or named, **_QUIET)
+        return
+    with _opening("here"):
+        if named != "local":
+            with contextlib.suppress(ConnectionError):
+                ray.init("auto", **_QUIET)
+                return
+        tell("this machine is part of no Ray cluster: one is started for this command, here alone")
+        ray.init("local", include_dashboard=False, object_store_memory=_STORE_BYTES, **_QUIET)
+
+
+@contextlib.contextmanager
+def _opening(where: str, hint: str = "", way_out: str = "") -> Iterator[None]:
+    """What is raised where no cluster can be opened, in Stoker's words."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
         raise ClusterFailed(
-            f"no Ray cluster answers {where}: {_reason(error)}{port_hint(address or '')}. Start one "
-            "(ray start --head), with the same versions of Ray and Python as here"
+            f"no Ray cluster answers {where}: {_reason(error)}{hint}. Start one (ray start --head), with the "
+            f"same versions of Ray and Python as here{way_out}"
         ) from error
 
 
@@ -174,8 +196,8 @@ def _asking() -> Iterator[None]:
         yield
     except (ConnectionError, RuntimeError) as error:
         raise ClusterFailed(
-            f"the Ray cluster does not answer any more: {_reason(error)}. Once its head is back, the same "
-            "command goes on"
+            f"the Ray cluster does not answer any more: {_reason(error)}. Once its head is back, give "
+            "the command again"
         ) from error
 
 

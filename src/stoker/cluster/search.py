@@ -17,11 +17,15 @@ from stoker.cluster import ground
 from stoker.cluster.errand import TICK_S, Errand, Tell
 from stoker.cluster.nodes import Cluster, Hand, Look, Node, Order
 from stoker.errors import ClusterFailed, NodeLost
+from stoker.tune.ledger import is_taken
+from stoker.watch.record import default_root
 
 # A search that loses one node after the other is not the nodes' fault.
 _MOST_LOST = 5
 # What a search that moved is given at least: a diagnosis, a baseline, and a change.
 LEAST_BUDGET_S = 60.0
+# What runs on a node that was only cut off is killed there after a minute.
+_HELD_S = 300.0
 # A free node answers within seconds; of one that does not, it is told now and then that it is waited for.
 _QUIET_S, _TELL_EVERY_S = 10.0, 60.0
 
@@ -30,7 +34,10 @@ Words = Callable[[float, Path | None], tuple[str, ...]]
 
 
 class Searching:
-    """One search. `home` is the `.stoker` it writes to, `command` what its ledger says that it is of."""
+    """One search. `home` is the `.stoker` it writes to, `command` what its ledger says that it is of.
+
+    `resume`: the folder of an earlier one that the words go on with.
+    """
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Searching:
         command: Sequence[str],
         files: Sequence[Path],
         tell: Tell,
+        resume: Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._words = words
@@ -51,36 +59,70 @@ class Searching:
         self._files = files
         self._tell = tell
         self._kind: tuple[float, float, str] | None = None
+        self._before = set(ledgers(home))
+        self._ledger = resume
+        self._host: str | None = None
 
     def run(self) -> int:
-        """Search to the end; the exit code."""
+        """Search to the end; the exit code. Where it ends before, what goes on with its trials is told."""
+        try:
+            return self._run()
+        except BaseException:  # Ctrl-C too
+            if (ledger := self._find_ledger()) is not None:
+                self._tell(f"what was tried is kept: --resume {ledger} goes on with it")
+            raise
+
+    def _run(self) -> int:
         until = time.monotonic() + self._budget
-        before = set(ledgers(self._home))
-        ledger: Path | None = None
         with ground.marked(self._home, self._files) as files:
             for lost in range(_MOST_LOST):
                 hand, look = self._take(files)
+                self._host = look.host
                 left = self._budget if not lost else max(LEAST_BUDGET_S, until - time.monotonic())
                 self._tell(f"tunes on {hand.node.name}")
                 try:
-                    errand = self._run_on(hand, self._words(left, ledger))
+                    errand = self._run_on(hand, self._words(left, self._ledger))
                 except NodeLost as error:
-                    ledger = find_ledger(self._home, before, look.host, self._command) or ledger
-                    kept = "nothing was tried yet" if ledger is None else f"it goes on with {ledger}"
+                    self._ledger = self._find_ledger()
+                    kept = (
+                        "nothing was tried yet" if self._ledger is None else f"it goes on with {self._ledger}"
+                    )
                     self._tell(f"{error}; {kept}")
-                    continue
+                else:
+                    sys.stdout.buffer.write(bytes(errand.outs[0]))
+                    sys.stdout.flush()
+                    return errand.codes[0] or 0
                 finally:
                     hand.close()
-                sys.stdout.buffer.write(bytes(errand.outs[0]))
-                sys.stdout.flush()
-                return errand.codes[0] or 0
-        kept = "" if ledger is None else f"; --resume {ledger} goes on with what was tried"
-        raise ClusterFailed(f"{_MOST_LOST} nodes in a row were lost: see what ends them{kept}")
+                self._await_ledger()
+        raise ClusterFailed(f"{_MOST_LOST} nodes in a row were lost: see what ends them")
+
+    def _find_ledger(self) -> Path | None:
+        """The folder of this search; None where it has not come so far."""
+        if self._ledger is not None or self._host is None:
+            return self._ledger
+        return find_ledger(self._home, self._before, self._host, self._command)
+
+    def _await_ledger(self) -> None:
+        """Until nobody searches in its folder: a node that was only cut off may still do."""
+        if self._ledger is None or not is_taken(self._ledger):
+            return
+        self._tell(f"waits until a lost process lets go of {self._ledger}")
+        until = time.monotonic() + _HELD_S
+        while is_taken(self._ledger):
+            if time.monotonic() > until:
+                raise ClusterFailed(
+                    f"{self._ledger} is still held after {_HELD_S:g} s, by a process on a node that was "
+                    "lost: end it there"
+                )
+            time.sleep(TICK_S)
 
     def _run_on(self, hand: Hand, words: tuple[str, ...]) -> Errand:
         env: dict[str, str | None] = {
             # Ray sets it to the room that was asked for: the script is to be measured as it runs elsewhere.
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+            # What this machine looks for in a folder is to be written to that folder.
+            "STOKER_RUNS": str(default_root().absolute()) if "STOKER_RUNS" in os.environ else None,
             "COLUMNS": str(shutil.get_terminal_size().columns),
         }
         errand = Errand(hand, [Order(words=words, cwd=str(Path.cwd()), env=env)], [hand.node.name])
@@ -145,7 +187,10 @@ def find_ledger(home: Path, before: set[Path], host: str, command: Sequence[str]
     for folder in reversed(ledgers(home)):
         if folder in before:
             continue
-        told = json.loads((folder / "search.json").read_text())
-        if (told.get("host"), told.get("command")) == (host, list(command)):
+        try:
+            told = json.loads((folder / "search.json").read_text())
+        except (OSError, ValueError):  # harmed, or gone meanwhile: none to go on with
+            continue
+        if isinstance(told, dict) and (told.get("host"), told.get("command")) == (host, list(command)):
             return folder
     return None

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from stoker.cluster import ground
+from stoker.cluster.charge import FOLDER
 from stoker.cluster.errand import TICK_S, Errand, Tell
 from stoker.cluster.nodes import Cluster, Hand, Order
 from stoker.errors import ClusterFailed, NodeLost
@@ -113,28 +114,57 @@ class Staging:
 
     def _find_shared(self) -> bool:
         """Whether what one node writes to the target is seen by all the others, or by none."""
-        if len(self._hands) == 1:
-            return True
-        mark = str(PurePath(self._target) / f".stoker-stage-{secrets.token_hex(8)}.mark")
+        while len(self._hands) > 1:
+            first = self._hands[0]
+            mark = ""
+            try:
+                mark = self._place(first)
+                seen = self._find_seeing(first, mark)
+            except NodeLost as error:
+                self._lose(first, error)
+                self._remove(mark)
+                self._require_hands()
+                continue
+            if len(set(seen.values())) > 1:
+                told = ", ".join(name for name, sees in seen.items() if not sees)
+                raise ClusterFailed(
+                    f"{self._target} is shared by some nodes and not by others ({told}): give a folder that "
+                    "all of them share, or that each has for itself"
+                )
+            return all(seen.values())
+        return True
+
+    def _place(self, hand: Hand) -> str:
+        """A file in the target, or where that would be made: a dry run makes no folder."""
+        target = PurePath(self._target)
+        places = tuple(str(path) for path in (target, *target.parents))
+        look = ground.await_answer(lambda: hand.look(places), hand, within=_ANSWER_S)
+        there = next((path for path in places if look.digests[path] == FOLDER), target.anchor)
+        return str(PurePath(there) / f".stoker-stage-{secrets.token_hex(8)}.mark")
+
+    def _find_seeing(self, first: Hand, mark: str) -> dict[str, bool]:
+        """Of the other nodes, which see what the first writes; it is removed again."""
         seen: dict[str, bool] = {}
-        first, *others = self._hands
         try:
             if wrong := ground.await_answer(lambda: first.put(mark, "seen"), first, within=_ANSWER_S):
                 raise ClusterFailed(f"the node {first.node.name} cannot write to the target: {wrong}")
-            for hand in others:
+            for hand in self._hands[1:]:
                 seen |= self._sees(hand, mark)
-            ground.await_answer(lambda: first.put(mark, None), first, within=_ANSWER_S)
-        except NodeLost as error:
-            self._lose(first, error)
-            self._require_hands()
-            return self._find_shared()
-        if len(set(seen.values())) > 1:
-            told = ", ".join(name for name, sees in seen.items() if not sees)
-            raise ClusterFailed(
-                f"{self._target} is shared by some nodes and not by others ({told}): give a folder that all "
-                "of them share, or that each has for itself"
-            )
-        return all(seen.values())
+        finally:
+            if wrong := ground.await_answer(lambda: first.put(mark, None), first, within=_ANSWER_S):
+                self._tell(f"left on the node {first.node.name}: {wrong}")
+        return seen
+
+    def _remove(self, mark: str) -> None:
+        """What a node wrote that is lost since, removed by those that see it."""
+        for hand in list(self._hands) if mark else []:
+            try:
+                wrong = ground.await_answer(partial(hand.put, mark, None), hand, within=_ANSWER_S)
+            except NodeLost as error:
+                self._lose(hand, error)
+                continue
+            if wrong:
+                self._tell(f"left on the node {hand.node.name}: {wrong}")
 
     def _sees(self, hand: Hand, mark: str) -> dict[str, bool]:
         """Whether a node has a file; nothing where it is lost."""

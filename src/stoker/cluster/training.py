@@ -92,6 +92,7 @@ def environments(
 ) -> list[list[dict[str, str | None]]]:
     """For each node, for each of its ranks, the variables that torchrun would set; none for a single rank."""
     world = len(looks) * per_node
+    port = ground.port_of(names[0], looks[0]) if world > 1 else 0
     found: list[list[dict[str, str | None]]] = []
     for at, look in enumerate(looks):
         # Ray sets it to the room that was asked for; a training is to have the threads that it has elsewhere.
@@ -100,9 +101,7 @@ def environments(
         if world > 1 and look.interface is not None:
             # Where the host's name leads to loopback, gloo would bind to that.
             own["GLOO_SOCKET_IFNAME"] = look.interface
-        ranks = [
-            _rank_variables(at, local, per_node, world, names[0], looks[0].port) for local in range(per_node)
-        ]
+        ranks = [_rank_variables(at, local, per_node, world, names[0], port) for local in range(per_node)]
         found.append([{**own, **(rank if world > 1 else {})} for rank in ranks])
     return found
 
@@ -146,7 +145,12 @@ class Training:
         self._hands: dict[str, Hand] = {}
         self._asked: dict[str, Hand] = {}
         self._unfit: set[str] = set()
+        # Nodes that answered and were given back, as no crew of that size can share the batch.
+        self._spare: set[str] = set()
+        self._idle_since: float | None = None
         self._gpus: int | None = None
+        # Nodes that could take part, if all were free.
+        self._most = 0
         self._attempts = 0
         self._said = ""
 
@@ -188,32 +192,55 @@ class Training:
         """The nodes of the next attempt, waited for; none where a wish to stop came first."""
         began = time.monotonic()
         first: float | None = None
+        self._spare.clear()
         while not stop.is_heard():
             there = self._ask()
             self._drop([hand for id_, hand in self._hands.items() if id_ not in there])
             self._welcome(files)
             count, now = self._count(len(self._hands)), time.monotonic()
             first = None if not count else first or now
-            if first is not None and (not self._asked or now - first > _PATIENCE_S):
-                return sorted(self._hands.values(), key=lambda hand: hand.node.name)[:count]
+            if first is not None and (count >= self._most or not self._asked or now - first > _PATIENCE_S):
+                crew = sorted(self._hands.values(), key=lambda hand: hand.node.name)[:count]
+                self._give_back(crew)
+                if count >= self._most:
+                    self._forget_asked()
+                return crew
             if first is None and now - began > _QUIET_S:
                 self._say_once(f"waits for a node with {self._room}")
             time.sleep(TICK_S)
         return []
 
-    def _ask(self) -> set[str]:
-        """Ask for room on nodes that have it, as many as can take part; the ids of those that are there."""
+    def _ask(self, crew: int = 0) -> set[str]:
+        """Ask for room on every node that has it: which are free shows by their answers.
+
+        The ids of those that are there. While a `crew` of so many is at work, nodes that were given back are
+        asked again only when, with others that answered, they make a larger one.
+        """
         nodes = self._cluster.nodes()
         if self._gpus is None:
             self._gpus = self._choose_device(nodes)
         there = [node for node in nodes if self._fits(node) and node.id not in self._unfit]
-        known = {*self._hands, *self._asked}
-        target = self._count(len(there))
-        for node in there:
-            if node.id not in known and len(self._hands) + len(self._asked) < target:
+        self._most = self._count(len(there))
+        self._spare &= {node.id for node in there}
+        if len(self._hands) > crew and self._count(len(self._hands) + len(self._spare)) > crew:
+            self._spare.clear()
+        for node in there if len(self._hands) < self._most else []:
+            if node.id not in {*self._hands, *self._asked, *self._spare}:
                 room = float(self._wanted.per_node)
                 self._asked[node.id] = self._cluster.take(node, cpus=room, gpus=float(self._gpus))
         return {node.id for node in nodes}
+
+    def _give_back(self, crew: Sequence[Hand]) -> None:
+        """Let go of the nodes that answered and are not needed."""
+        extra = [hand for hand in self._hands.values() if hand not in crew]
+        self._spare |= {hand.node.id for hand in extra}
+        self._drop(extra)
+        self._idle_since = None
+
+    def _forget_asked(self) -> None:
+        for hand in self._asked.values():
+            hand.close()
+        self._asked.clear()
 
     def _choose_device(self, nodes: Sequence[Node]) -> int:
         """Cards for each node; a cluster that has too few of them is told at once."""
@@ -243,8 +270,12 @@ class Training:
         """Take in those that answer and have what they need; at the beginning, one that lacks it ends all."""
         for id_, hand in list(self._asked.items()):
             try:
-                if ground.look_at(self._cluster, hand, files) is not None:
-                    self._hands[id_] = self._asked.pop(id_)
+                look = ground.look_at(self._cluster, hand, files)
+                if look is None:
+                    continue
+                if self._most * self._wanted.per_node > 1:
+                    ground.port_of(hand.node.name, look)
+                self._hands[id_] = self._asked.pop(id_)
             except NodeLost:
                 del self._asked[id_]
             except NodeUnfit as error:
@@ -321,16 +352,23 @@ class Training:
                     errand.signal(SIGTERM)
             elif now - look_at > _LOOK_S:
                 look_at = now
-                end.grows = now - began > self._wanted.grow_after and self._has_more(len(errands), files)
+                end.grows = now - began > self._wanted.grow_after and self._has_more(
+                    [errand.hand for errand in errands], files
+                )
             time.sleep(TICK_S)
         end.out = bytes(errands[0].outs[0])
         return end
 
-    def _has_more(self, count: int, files: Mapping[str, str]) -> bool:
+    def _has_more(self, crew: Sequence[Hand], files: Mapping[str, str]) -> bool:
         """Whether more nodes can take part than do; their room is held from then on."""
-        self._ask()
+        self._ask(len(crew))
         self._welcome(files)
-        if self._count(len(self._hands)) <= count:
+        if self._count(len(self._hands)) <= len(crew):
+            # What is too little for a larger crew is not held for long: others may be waiting for it.
+            now = time.monotonic()
+            self._idle_since = None if len(self._hands) <= len(crew) else self._idle_since or now
+            if self._idle_since is not None and now - self._idle_since > _PATIENCE_S:
+                self._give_back(crew)
             return False
         names = sorted(hand.node.name for hand in self._hands.values())
         self._tell(

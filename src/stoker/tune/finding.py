@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
@@ -99,37 +100,42 @@ def find(
     began = time.monotonic()
     about = {"command": hide_secrets(command), "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
     # One that cannot be resumed is refused before the diagnosis, which takes long.
-    resumed = None if resume is None else Ledger.resume(resume, about)
-    told, search = begin(command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell)
-    ledger = resumed or Ledger.begin(
-        home / "tune" / new_name(), {**about, "host": gethostname(), "diagnosis": str(told.record)}
-    )
-    scores = home / calibration.NAME
+    with ExitStack() as held:
+        resumed = None if resume is None else held.enter_context(Ledger.resume(resume, about))
+        told, search = begin(
+            command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell
+        )
+        ledger = resumed or held.enter_context(
+            Ledger.begin(
+                home / "tune" / new_name(), {**about, "host": gethostname(), "diagnosis": str(told.record)}
+            )
+        )
+        scores = home / calibration.NAME
 
-    def scored(one: Tried) -> None:
-        if (score := score_of(one.candidate.modelled, one, told.verdict.rate)) is not None:
-            calibration.keep(score, scores, values=one.settings)
+        def scored(one: Tried) -> None:
+            if (score := score_of(one.candidate.modelled, one, told.verdict.rate)) is not None:
+                calibration.keep(score, scores, values=one.settings)
 
-    # What a diagnosis observed is the rate of one rank; a search that is resumed has its first run already.
-    is_first = budget < _SMALL_BUDGET and ranks == 1 and resume is None
-    tuned = Tuner(
-        search=search,
-        ledger=ledger,
-        hold=_hold(command, trial_of(told) if is_first else None, ranks),
-        probe=_probe(command, began + budget, ranks),
-        deadline=began + budget,
-        ceiling=ceiling_of(told),
-        tell=tell,
-        scored=scored,
-    ).find()
-    return Found(
-        command=tuple(hide_secrets(command)),
-        diagnosis=told,
-        tuned=tuned,
-        folder=ledger.folder,
-        seconds=time.monotonic() - began,
-        ranks=ranks,
-    )
+        # What a diagnosis observed is the rate of one rank; a search that is resumed has its first run.
+        is_first = budget < _SMALL_BUDGET and ranks == 1 and resume is None
+        tuned = Tuner(
+            search=search,
+            ledger=ledger,
+            hold=_hold(command, trial_of(told) if is_first else None, ranks),
+            probe=_probe(command, began + budget, ranks),
+            deadline=began + budget,
+            ceiling=ceiling_of(told),
+            tell=tell,
+            scored=scored,
+        ).find()
+        return Found(
+            command=tuple(hide_secrets(command)),
+            diagnosis=told,
+            tuned=tuned,
+            folder=ledger.folder,
+            seconds=time.monotonic() - began,
+            ranks=ranks,
+        )
 
 
 def score_of(predicted: Interval | None, tried: Tried, rate: float) -> calibration.Score | None:

@@ -4,25 +4,39 @@
                   trials/<n>/trial.json what came of a trial, written last: a folder without it was cut off
                              record/    the run's record
                              stdout.txt, stderr.txt
+                  .lock                 locked by the process that searches; its death unlocks it
 """
 
 import json
+import os
 import shutil
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from stoker.errors import UsageError
+from stoker.errors import NotPermitted, UsageError
 from stoker.tune.stretches import Rates
 from stoker.tune.trial import Trial
 from stoker.watch.record import write_whole
 
+if sys.platform != "win32":
+    import fcntl
+
+_LOCK = ".lock"
+
 
 class Ledger:
-    """One search's folder. Trials that were held before are found again, in order; `held`: those of now."""
+    """One search's folder. Trials that were held before are found again, in order; `held`: those of now.
+
+    It is this process's until it is closed: UsageError where another has it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.close = _take(self, folder)
         self._before = list(self._read())
         self._made = len(self._before)
         self.held = 0
@@ -31,8 +45,9 @@ class Ledger:
     def begin(cls, folder: Path, about: Mapping[str, Any]) -> "Ledger":
         """A new one; it must not be there."""
         folder.mkdir(parents=True)
+        made = cls(folder)
         write_whole(folder / "search.json", {"schema": 1, **about})
-        return cls(folder)
+        return made
 
     @classmethod
     def resume(cls, folder: Path, about: Mapping[str, Any]) -> "Ledger":
@@ -54,6 +69,14 @@ class Ledger:
                 f"{folder} is a search with {had} ranks, not {has}: resume it with --nproc {had}"
             )
         return cls(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def hold(self, settings: Mapping[str, Any], how: Callable[[Path], Trial]) -> Trial:
         """The next trial: from before, if it was of these settings; else held now."""
@@ -77,6 +100,47 @@ class Ledger:
                 yield _trial(json.loads(path.read_text()))
             except (OSError, ValueError, KeyError, TypeError):  # not there, or harmed
                 return
+
+
+def is_taken(folder: Path) -> bool:
+    """Whether a process searches in the folder now, on this machine or, on shared storage, on another."""
+    if sys.platform == "win32":
+        return False
+    try:
+        lock = (folder / _LOCK).open("r+")
+    except FileNotFoundError:
+        return False
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _take(ledger: Ledger, folder: Path) -> Callable[[], object]:
+    """Lock a search's folder; what unlocks it, which the end of the ledger or of this process does as well.
+
+    Trials do not inherit the lock: a search that was killed can be resumed while they still die.
+    """
+    if sys.platform == "win32":
+        return lambda: None
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UsageError(
+            f"another process searches in {folder}: wait for it, or end it, and resume the search then; "
+            "without --resume a new search begins beside it"
+        ) from None
+    except OSError as error:
+        os.close(lock)
+        raise NotPermitted(
+            f"cannot lock {folder / _LOCK}: {error.strerror or error}; have searches written to a disk with "
+            "locks, with STOKER_RUNS=DIR/runs"
+        ) from error
+    return weakref.finalize(ledger, os.close, lock)
 
 
 def _trial(told: Mapping[str, Any]) -> Trial:
