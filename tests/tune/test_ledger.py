@@ -47,6 +47,16 @@ def test_a_search_that_is_under_way_is_not_resumed(holder: subprocess.Popen[str]
     assert not is_taken(folder)
 
 
+@pytest.mark.parametrize("name", ["script", "torch"])
+def test_a_search_of_what_has_changed_since_is_not_resumed(tmp_path: Path, name: str) -> None:
+    """Rates of the one say nothing of the other. One that does not tell is resumed."""
+    Ledger.begin(tmp_path / "it", {**ABOUT, name: "one"}).close()
+    with pytest.raises(UsageError, match="is another than when .* without --resume"):
+        Ledger.resume(tmp_path / "it", {**ABOUT, name: "other"})
+    for about in ({**ABOUT, name: "one"}, ABOUT):
+        Ledger.resume(tmp_path / "it", about).close()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no flock")
 def test_a_folder_that_is_no_search_gets_no_lock(tmp_path: Path) -> None:
     """Asking about it, or resuming it, writes nothing there."""

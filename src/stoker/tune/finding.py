@@ -1,9 +1,11 @@
 """A search from its beginning to its end: the diagnosis, the trials, and what was found, as a value."""
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -98,7 +100,14 @@ def find(
     Of several `ranks` every trial is a group of them, begun and ended together.
     """
     began = time.monotonic()
-    about = {"command": hide_secrets(command), "budget": budget, "kinds": sorted(kinds), "ranks": ranks}
+    about = {
+        "command": hide_secrets(command),
+        "budget": budget,
+        "kinds": sorted(kinds),
+        "ranks": ranks,
+        "script": _digest(Path(command[0])),
+        "torch": version("torch"),
+    }
     # One that cannot be resumed is refused before the diagnosis, which takes long.
     with ExitStack() as held:
         resumed = None if resume is None else held.enter_context(Ledger.resume(resume, about))
@@ -191,6 +200,11 @@ def _hold(
         return trial
 
     return held
+
+
+def _digest(script: Path) -> str | None:
+    """What tells a script from one that was changed since; None for a module's name."""
+    return hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
 
 
 def _probe(command: Sequence[str], deadline: float, ranks: int) -> Callable[[Mapping[str, Any], int], Probe]:

@@ -68,6 +68,12 @@ class Ledger:
             raise UsageError(
                 f"{folder} is a search with {had} ranks, not {has}: resume it with --nproc {had}"
             )
+        for name, what in (("script", "the script"), ("torch", "torch")):
+            if name in told and name in about and told[name] != about[name]:
+                raise UsageError(
+                    f"{what} is another than when {folder} was begun, and what was measured is of that one: "
+                    "begin a new search, without --resume"
+                )
         return cls(folder)
 
     def __enter__(self) -> Self:
