@@ -51,7 +51,7 @@ def test_a_search_that_is_under_way_is_not_resumed(holder: subprocess.Popen[str]
 def test_a_search_of_what_has_changed_since_is_not_resumed(tmp_path: Path, name: str) -> None:
     """Rates of the one say nothing of the other. One that does not tell is resumed."""
     Ledger.begin(tmp_path / "it", {**ABOUT, name: "one"}).close()
-    with pytest.raises(UsageError, match="is another than when .* without --resume"):
+    with pytest.raises(UsageError, match=r"is another than when .* without --resume"):
         Ledger.resume(tmp_path / "it", {**ABOUT, name: "other"})
     for about in ({**ABOUT, name: "one"}, ABOUT):
         Ledger.resume(tmp_path / "it", about).close()
