@@ -6,7 +6,7 @@ does not fit each card may be spread over all of them.
 """
 
 import errno
-import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -27,7 +27,7 @@ from stoker.feed.order import Order
 from stoker.feed.place import Place
 from stoker.feed.prefetch import Prefetch
 from stoker.feed.randomness import find_randomness
-from stoker.feed.ranks import Ranks, launch_name
+from stoker.feed.ranks import Ranks, launch_name, process_name
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.streams import Streams
@@ -45,6 +45,8 @@ _LEAST_SCANNED = 0.25
 _STEPS_TO_PEAK = 3
 # What may be asked for where samples are to be spread over all ranks.
 _SPREADABLE = ("auto", "vram", "spread")
+# The datasets whose samples were held in this process, by what they are told by.
+_ALIKE: dict[str, list[weakref.ref[Any]]] = {}
 
 
 class Keeping:
@@ -74,6 +76,7 @@ class Keeping:
         company: Company | None = None,
     ) -> None:
         self._source = source
+        self._origin = source
         self._weak = isinstance(source, TorchSource)
         self._device = device
         self._asked = asked
@@ -241,9 +244,10 @@ class Keeping:
     def _content(self) -> Content:
         """What is held, for all ranks of this machine; what a killed run left of the same is used again."""
         assert self._layout is not None
-        told = [self._source.fingerprint(), _digest(self._numbers)]
+        told = [self._source.kept_as(), _digest(self._numbers)]
         if self._weak:  # changed data may look the same: nothing of another run's is taken
-            told.append(str(os.getpid()) if self._wish.ranks == 1 else launch_name())
+            told.append(process_name() if self._wish.ranks == 1 else launch_name())
+            told.append(str(_number_alike(self._origin, " ".join(told))))
         return Content(fingerprint=" ".join(told), transform="", samples=self._count, layout=self._layout)
 
     def _hold_files(self) -> str:
@@ -402,6 +406,23 @@ def _close(rows: Rows | SpreadRows | None, bus: Bus | StagedBus | None) -> None:
     for one in (bus, rows):
         if one is not None:
             one.close()
+
+
+def _number_alike(source: Source, told: str) -> int:
+    """Which of the datasets that are told by this it is, in the order of their first use here.
+
+    The same on all ranks, which use theirs in the same order; and never again another's.
+    """
+    known = _ALIKE.setdefault(told, [])
+    dataset = getattr(source, "dataset", source)
+    for number, reference in enumerate(known):
+        if reference() is dataset or reference() is source:
+            return number
+    try:
+        known.append(weakref.ref(dataset))
+    except TypeError:  # a list: its feeds are told apart by their sources
+        known.append(weakref.ref(source))
+    return len(known) - 1
 
 
 def _chosen(rows: Indices, leaf: Any) -> Any:

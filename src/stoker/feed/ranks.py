@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -37,7 +38,20 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
 def launch_name() -> str:
     """What all ranks of one launch, and no others on this machine, have in common."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-    return "/".join(os.environ.get(name, "") for name in names)
+    return "/".join([*(os.environ.get(name, "") for name in names), _process_space()])
+
+
+def process_name() -> str:
+    """What this process, and no other on this machine, is known by."""
+    return f"{os.getpid()}/{_process_space()}"
+
+
+def _process_space() -> str:
+    """Containers may share their memory, and each have a process of the same number."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # there are none here
+        return ""
 
 
 def _number(name: str, otherwise: int) -> int:
