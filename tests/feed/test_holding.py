@@ -1,6 +1,7 @@
 """Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -13,7 +14,9 @@ from feed.test_feed import Numbered, epochs
 from stoker.errors import UsageError
 from stoker.facts import host
 from stoker.feed import Feed
+from stoker.feed.holding import Holding
 from stoker.feed.sources.base import Indices
+from stoker.feed.tiers import spread
 from stoker.feed.tiers.ram import allocated
 from stoker.feed.tiers.rows import Rows
 
@@ -66,6 +69,54 @@ def test_a_second_feed_of_the_same_finds_room(monkeypatch: pytest.MonkeyPatch) -
     assert second.tier == "ram"
     second.close()
     feed.close()
+
+
+def test_a_second_feed_does_not_take_what_the_first_one_has(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """A card is one: what samples of another feed take of it is not free, until that is closed."""
+    size = 100 * (3 * 8 + 8)
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 2 * size)
+    with closing(Feed(Numbered(100, name="train"), reserve=0, **options)) as train:
+        assert train.tier == "vram"
+        with closing(Feed(Numbered(100, name="val"), reserve=0, **options)) as val:
+            assert val.tier != "vram"
+        with closing(Feed(Numbered(50, name="small"), reserve=0, **options)) as small:
+            assert small.tier == "vram"
+        assert train._hold()._chosen().tier == "vram"  # its own is not missing to it
+    with closing(Feed(Numbered(100, name="val"), reserve=0, **options)) as val:
+        assert val.tier == "vram"
+
+
+def test_memory_is_given_back_on_a_device_that_has_none_left(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """To take samples along needs some of it: those that cannot be are read again."""
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 1 << 20)
+    monkeypatch.setattr(spread, "_ROUND_BYTES", 20 * (3 * 8 + 8))
+    source, plain, calls = Numbered(name="full"), Rows.get, 0
+
+    def get(self: Rows, indices: torch.Tensor) -> Any:
+        nonlocal calls
+        calls += type(self) is Rows
+        if calls > 2 and type(self) is Rows:
+            raise torch.OutOfMemoryError("none left\nat all")
+        return plain(self, indices)
+
+    with closing(Feed(source, reserve=0, **options)) as feed:
+        found = [[int(n) for batch in feed for n in batch["n"]]]
+        assert (feed.tier, len(set(source.read_so_far))) == ("vram", 103)
+        source.read_so_far.clear()
+        monkeypatch.setattr(Rows, "get", get)
+        found.append([])
+        for step, batch in enumerate(feed):
+            found[1] += batch["n"].tolist()
+            if step == 2:
+                feed.shrink("no memory")
+        assert [sorted(epoch) for epoch in found] == [list(range(103))] * 2
+        assert feed.tier == "ram"
+        assert "(some samples are read again, not taken along: none left)" in feed.why
+        assert len(source.read_so_far) <= 103 - 2 * 20
 
 
 def test_a_transform_that_fails_hands_nothing_out(options: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from stoker.feed.layout import Layout
 from stoker.feed.order import Order
 from stoker.feed.place import Place, Progress, State
 from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
-from stoker.feed.ranks import Ranks, find_ranks
+from stoker.feed.ranks import Ranks, find_ranks, has_group
 from stoker.feed.sources.base import Source
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.disk import DiskTier
@@ -141,6 +141,7 @@ class Feed(DataLoader[Any]):
         self._resumed = False
         self._asked_epoch: int | None = None
         self._holding: Holding | None = None
+        self._held_among: tuple[Ranks, bool] | None = None  # the ranks that there were when it was made
         self._orders: dict[int, Order] = {}
         self.batch_size = self._share(self._ranks)
         if len(self._source):
@@ -199,7 +200,7 @@ class Feed(DataLoader[Any]):
         """Let go of memory, readers and workers; the feed begins anew if it is used again."""
         if self._holding is not None:
             self._holding.close()
-            self._holding = None
+            self._holding = self._held_among = None
 
     # --- at work ----------------------------------------------------------------------------------
 
@@ -221,6 +222,8 @@ class Feed(DataLoader[Any]):
             place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
         )
         with told_to_accelerate(self):
+            if self._held_among not in (None, (ranks, has_group())):
+                self.close()  # it was asked about before the ranks had met
             holding = self._hold()
             holding.begin(order, place)
             for shard, batch in holding.batches(shards):
@@ -266,6 +269,7 @@ class Feed(DataLoader[Any]):
             ranks, device = self._ranks, _numbered(self.device)
             order = self._order(ranks)
             reserve, said = _reserve(self._reserve)
+            self._held_among = (ranks, has_group())
             self._holding = Holding(
                 self._source,
                 prefetch=self._prefetch,
@@ -293,7 +297,7 @@ class Feed(DataLoader[Any]):
         own = {
             name: value for name, value in self.__dict__.items() if name not in ("sampler", "batch_sampler")
         }
-        return {**own, "_holding": None}
+        return {**own, "_holding": None, "_held_among": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -27,12 +27,17 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
         if not 0 <= rank < world_size:
             raise UsageError(f"no rank {rank} among {world_size}: ranks count from 0 to {world_size - 1}")
         return Ranks(rank=rank, world_size=world_size, on_node=max(1, min(on_node, world_size)))
-    if dist.is_available() and dist.is_initialized():
+    if has_group():
         world_size = dist.get_world_size()
         # A trainer that starts its ranks by itself sets no LOCAL_WORLD_SIZE; they may all be here.
         on_node = on_node if "LOCAL_WORLD_SIZE" in os.environ else world_size
         return Ranks(rank=dist.get_rank(), world_size=world_size, on_node=on_node)
     return Ranks(rank=_number("RANK", 0), world_size=_number("WORLD_SIZE", 1), on_node=on_node)
+
+
+def has_group() -> bool:
+    """Whether there is a process group."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def launch_name() -> str:
