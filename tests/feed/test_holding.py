@@ -1,9 +1,11 @@
 """Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,8 +162,28 @@ def test_no_samples_at_all() -> None:
     feed.close()
 
 
-@pytest.mark.parametrize(("name", "value"), [("ahead", -1), ("ahead", 2.5), ("reserve", -5)])
-def test_wrong_numbers_are_told(name: str, value: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("ahead", value) for value in (-1, 2.5)),
+        *(("reserve", value) for value in (-5, "2GB", 1.5, True, float("inf"))),
+        *(("global_batch_size", value) for value in (0, -8, "64", 8.0)),
+        *(("workers", value) for value in (-1, "4", 2.5, True)),
+        *(("cache_bytes", value) for value in (-1, "1GB", float("nan"))),
+    ],
+)
+def test_wrong_numbers_are_told(name: str, value: Any, options: dict[str, Any], tmp_path: Path) -> None:
     """With what would be right."""
-    with pytest.raises(UsageError, match=f"{name} is {value}"):
-        Feed(Numbered(), **{name: value}, **options).why  # noqa: B018
+    cache: dict[str, Any] = {"cache": tmp_path} if name == "cache_bytes" else {}
+    with pytest.raises(UsageError, match=f"^{name} is {re.escape(repr(value))}: .*(give|take) "):
+        Feed(Numbered(), **{name: value}, **cache, **options)
+
+
+def test_numbers_of_other_kinds_are_taken(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Bytes as they are written, numpy's integers, and a seed of any size: with workers too."""
+    feed = Feed(Numbered(), reserve=15e9, cache=tmp_path, cache_bytes=1e9, workers=np.int64(0), **options)  # type: ignore[arg-type]
+    assert (feed._reserve, feed._workers) == (15_000_000_000, 0)
+    feed.close()
+    chosen = {**options, "seed": -(2**70), "tier": "source"}
+    with closing(Feed(Numbered(), workers=1, **chosen)) as one, closing(Feed(Numbered(), **chosen)) as other:
+        assert torch.equal(next(iter(one))["n"], next(iter(other))["n"])
