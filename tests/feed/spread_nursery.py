@@ -3,11 +3,13 @@
 The card is the host's memory, told to be so large that the samples do not fit, and half of them do.
 """
 
+import gc
 import json
 import mmap
 import os
 import signal
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -212,6 +214,69 @@ def learn_the_need(rank: int, version: str) -> Any:
         return {"epochs": found}
 
 
+def run_out(rank: int, who: int) -> Any:
+    """One rank's feed runs out of memory in an epoch, and goes on as the trainer has it: a tier lower."""
+    company.PATIENCE = timedelta(seconds=20)
+    plain, calls = SpreadRows.get_each, 0
+
+    def get(self: SpreadRows, *words: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if rank == who and calls == 3:
+            raise torch.OutOfMemoryError("none left")
+        return plain(self, *words)
+
+    SpreadRows.get_each = get  # type: ignore[method-assign, assignment]
+    found: list[Told] = []
+    with closing(make_feed()) as feed:
+        for _ in range(3):
+            batches, told = iter(feed), []
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                except torch.OutOfMemoryError:
+                    state = feed.state_dict()
+                    feed.shrink("a batch could not be made")
+                    feed.load_state_dict(state)
+                    batches = iter(feed)
+                    continue
+                dist.monitored_barrier(timeout=timedelta(seconds=60))  # the step, which all make together
+                told += tell([batch])
+            found.append(told)
+        return {"epochs": found, **about(feed)}
+
+
+def ask_early(rank: int, who: int, folder: str) -> Any:
+    """One rank asks where its samples are before there is a process group; then a feed that nobody closes."""
+    world = dist.get_world_size()
+    dist.destroy_process_group()
+    feed = make_feed()
+    early = feed.why if rank == who else ""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/again", rank=rank, world_size=world)
+    groups = len(dist.distributed_c10d._world.pg_map)
+    batches = tell(feed)
+    told = {"early": early, "batches": batches, **about(feed)}
+    during = len(dist.distributed_c10d._world.pg_map) - groups
+    del feed
+    gc.collect()
+    return {**told, "groups": [during, len(dist.distributed_c10d._world.pg_map) - groups]}
+
+
+def look_alone(rank: int, who: int) -> Any:
+    """One rank looks at a batch by itself; nothing is held together, so nobody meets."""
+    card(None)
+    with warnings.catch_warnings(record=True) as said, closing(make_feed()) as feed:
+        warnings.simplefilter("always")
+        if rank == who:
+            next(iter(feed))
+        for _ in range(3):
+            for _ in feed:
+                dist.monitored_barrier(timeout=timedelta(seconds=60))  # the step
+        return {"said": [str(one.message) for one in said], "epoch": feed.state_dict()["epoch"]}
+
+
 class Many(Source):
     """Samples that carry their number, and little else."""
 
@@ -296,7 +361,7 @@ DOES: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory,
-        learn_the_need, train_many, train_model,
+        learn_the_need, train_many, train_model, run_out, ask_early, look_alone,
     )
 }  # fmt: skip
 

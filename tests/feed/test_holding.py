@@ -1,8 +1,11 @@
 """Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
 
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,9 @@ from feed.test_feed import Numbered, epochs
 from stoker.errors import UsageError
 from stoker.facts import host
 from stoker.feed import Feed
+from stoker.feed.holding import Holding
 from stoker.feed.sources.base import Indices
+from stoker.feed.tiers import spread
 from stoker.feed.tiers.ram import allocated
 from stoker.feed.tiers.rows import Rows
 
@@ -68,6 +73,54 @@ def test_a_second_feed_of_the_same_finds_room(monkeypatch: pytest.MonkeyPatch) -
     feed.close()
 
 
+def test_a_second_feed_does_not_take_what_the_first_one_has(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """A card is one: what samples of another feed take of it is not free, until that is closed."""
+    size = 100 * (3 * 8 + 8)
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 2 * size)
+    with closing(Feed(Numbered(100, name="train"), reserve=0, **options)) as train:
+        assert train.tier == "vram"
+        with closing(Feed(Numbered(100, name="val"), reserve=0, **options)) as val:
+            assert val.tier != "vram"
+        with closing(Feed(Numbered(50, name="small"), reserve=0, **options)) as small:
+            assert small.tier == "vram"
+        assert train._hold()._chosen().tier == "vram"  # its own is not missing to it
+    with closing(Feed(Numbered(100, name="val"), reserve=0, **options)) as val:
+        assert val.tier == "vram"
+
+
+def test_memory_is_given_back_on_a_device_that_has_none_left(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """To take samples along needs some of it: those that cannot be are read again."""
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 1 << 20)
+    monkeypatch.setattr(spread, "_ROUND_BYTES", 20 * (3 * 8 + 8))
+    source, plain, calls = Numbered(name="full"), Rows.get, 0
+
+    def get(self: Rows, indices: torch.Tensor) -> Any:
+        nonlocal calls
+        calls += type(self) is Rows
+        if calls > 2 and type(self) is Rows:
+            raise torch.OutOfMemoryError("none left\nat all")
+        return plain(self, indices)
+
+    with closing(Feed(source, reserve=0, **options)) as feed:
+        found = [[int(n) for batch in feed for n in batch["n"]]]
+        assert (feed.tier, len(set(source.read_so_far))) == ("vram", 103)
+        source.read_so_far.clear()
+        monkeypatch.setattr(Rows, "get", get)
+        found.append([])
+        for step, batch in enumerate(feed):
+            found[1] += batch["n"].tolist()
+            if step == 2:
+                feed.shrink("no memory")
+        assert [sorted(epoch) for epoch in found] == [list(range(103))] * 2
+        assert feed.tier == "ram"
+        assert "(some samples are read again, not taken along: none left)" in feed.why
+        assert len(source.read_so_far) <= 103 - 2 * 20
+
+
 def test_a_transform_that_fails_hands_nothing_out(options: dict[str, Any]) -> None:
     """The state counts what the loop was given."""
     calls = 0
@@ -109,8 +162,28 @@ def test_no_samples_at_all() -> None:
     feed.close()
 
 
-@pytest.mark.parametrize(("name", "value"), [("ahead", -1), ("ahead", 2.5), ("reserve", -5)])
-def test_wrong_numbers_are_told(name: str, value: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("ahead", value) for value in (-1, 2.5)),
+        *(("reserve", value) for value in (-5, "2GB", 1.5, True, float("inf"))),
+        *(("global_batch_size", value) for value in (0, -8, "64", 8.0)),
+        *(("workers", value) for value in (-1, "4", 2.5, True)),
+        *(("cache_bytes", value) for value in (-1, "1GB", float("nan"))),
+    ],
+)
+def test_wrong_numbers_are_told(name: str, value: Any, options: dict[str, Any], tmp_path: Path) -> None:
     """With what would be right."""
-    with pytest.raises(UsageError, match=f"{name} is {value}"):
-        Feed(Numbered(), **{name: value}, **options).why  # noqa: B018
+    cache: dict[str, Any] = {"cache": tmp_path} if name == "cache_bytes" else {}
+    with pytest.raises(UsageError, match=f"^{name} is {re.escape(repr(value))}: .*(give|take) "):
+        Feed(Numbered(), **{name: value}, **cache, **options)
+
+
+def test_numbers_of_other_kinds_are_taken(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Bytes as they are written, numpy's integers, and a seed of any size: with workers too."""
+    feed = Feed(Numbered(), reserve=15e9, cache=tmp_path, cache_bytes=1e9, workers=np.int64(0), **options)  # type: ignore[arg-type]
+    assert (feed._reserve, feed._workers) == (15_000_000_000, 0)
+    feed.close()
+    chosen = {**options, "seed": -(2**70), "tier": "source"}
+    with closing(Feed(Numbered(), workers=1, **chosen)) as one, closing(Feed(Numbered(), **chosen)) as other:
+        assert torch.equal(next(iter(one))["n"], next(iter(other))["n"])

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from stoker.errors import NoSuchObject
+from stoker.errors import NoSuchObject, UsageError
+from stoker.feed.manifest import Line, Manifest
 from stoker.feed.sources.objects import Store
 
 pytestmark = pytest.mark.service
@@ -69,6 +71,33 @@ def test_an_object_that_is_not_there_is_said_so(address: str) -> None:
     """With its key."""
     with pytest.raises(NoSuchObject, match=r"class 0/99\.bin"):
         Store(f"{address}/sets/train").get("class 0/99.bin")
+
+
+def test_a_password_is_told_nowhere(address: str, tmp_path: Path) -> None:
+    """Neither in what is shown nor in what is written; a folder staged before, with it, is still known."""
+    secret = address.replace("http://", "http://anna:open%20sesame@")
+    store = Store(f"{secret}/sets/train")
+    assert sorted(entry.key for entry in store.list()) == sorted(FILES)
+    shown = f"http://anna:***@{address.removeprefix('http://')}/sets/train"
+    assert (store.url, repr(store)) == (shown, f"Store({shown!r})")
+    with pytest.raises(NoSuchObject) as failed:
+        store.get("class 0/99.bin")
+    assert "sesame" not in str(failed.value)
+    for wrong in ("ftp://anna:sesame@host/set", "http://anna:sesame@/set?sesame"):
+        with pytest.raises(UsageError) as refused:
+            Store(wrong).get("x")
+        assert "sesame" not in str(refused.value)
+    before = Manifest(tmp_path, f"{secret}/sets/train")
+    before._source = f"{secret}/sets/train"  # as it was written once
+    before.add(Line(key="a", size=1, modified_ns=1, etag=None, digest="md5:0"))
+    before.close()
+    assert "sesame" in before.path.read_text()
+    after = Manifest(tmp_path, store.url)
+    after.require_source()
+    after.fold()
+    assert "sesame" not in after.path.read_text()
+    with pytest.raises(UsageError, match=r"staged from http://anna:\*\*\*@"):
+        Manifest(tmp_path, f"{secret}/sets/val").require_source()
 
 
 def test_a_folder_may_have_the_name_of_the_one_above(address: str) -> None:

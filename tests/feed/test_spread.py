@@ -144,6 +144,37 @@ def test_a_rank_that_does_not_come_is_named(run: Run, epoch: int) -> None:
         assert "Ranks 1 failed to pass monitoredBarrier" in told[0]["text"]
 
 
+def test_a_rank_that_runs_out_of_memory_goes_on_in_its_epoch(run: Run) -> None:
+    """It meets nobody, for the others are at their step; when the next begins they go a tier lower too."""
+    told = run("run_out", 2, who=1)
+    for epoch in range(3):
+        assert joined([one["epochs"][epoch] for one in told]) == truth(epoch)
+    assert {one["tier"] for one in told} == {"source"}
+    assert "left spread: a batch could not be made" in told[1]["why"]
+    assert "rank 1 gave its part back" in told[0]["why"]
+
+
+def test_a_rank_that_asks_before_there_is_a_group_is_one_of_it(
+    run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It holds its part all the same; and what a feed met in ends with it, though nobody has closed it."""
+    told = run("ask_early", 2, who=0, folder=str(tmp_path_factory.mktemp("again")))
+    assert told[0]["early"].startswith("source")
+    assert joined([one["batches"] for one in told]) == truth(0)
+    assert {one["tier"] for one in told} == {"spread"}
+    assert [one["groups"] for one in told] == [[1, 0]] * 2
+
+
+def test_ranks_in_different_epochs_are_told(run: Run) -> None:
+    """By the one that is ahead, once, at the end of an epoch that the next has not begun."""
+    told = run("look_alone", 4, who=1)
+    assert [one["epoch"] for one in told] == [2, 3, 2, 2]
+    assert [len(one["said"]) for one in told] == [0, 1, 0, 0]
+    (said,) = told[1]["said"]
+    assert said.startswith("rank 1 is in epoch 1 of a feed, and rank 2 in epoch 0: ")
+    assert [one["said"] for one in run("look_alone", 2, who=-1)] == [[], []]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_losses_are_the_one_ranks(run: Run, how: str) -> None:

@@ -96,6 +96,22 @@ def test_carried_to_other_memory_and_back() -> None:
     assert_holds(again, range(10, 15))
 
 
+def test_samples_that_there_was_no_memory_to_put_take_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that is full: the rows are free for whatever comes next."""
+    rows = make(np.arange(10))
+
+    def put(*words: Any) -> None:
+        raise torch.OutOfMemoryError("none left")
+
+    with monkeypatch.context() as full:
+        full.setattr(Rows, "put", put)
+        for _ in range(9):
+            with pytest.raises(torch.OutOfMemoryError):
+                rows.put(np.arange(10), batch_of(range(10)))
+    rows.put(np.arange(10), batch_of(range(10)))
+    assert_holds(rows, range(10))
+
+
 def test_rows_that_are_let_go_of_are_not_used() -> None:
     """An exchange that broke off leaves none that could be read."""
     rows = make_of(np.arange(10))

@@ -9,6 +9,7 @@ Nothing is sent unless all begin the same epoch of the same order: else all of t
 """
 
 import json
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from stoker.errors import RankLost, RanksDisagree
 from stoker.feed.exchange import plan_exchange
 from stoker.feed.place import State
-from stoker.feed.ranks import Ranks
+from stoker.feed.ranks import Ranks, has_group
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers.spread import SpreadRows, per_round
 
@@ -51,8 +52,10 @@ class Company:
     def __init__(self, ranks: Ranks, device: torch.device) -> None:
         self.rank, self.size = ranks.rank, ranks.world_size
         self._device = device
-        self._host: Any = None
-        self._cards: Any = None
+        self._groups = _Groups()
+        # Torch itself keeps a group until it is told to end it, and does so where a process ends.
+        self._end = weakref.finalize(self, _Groups.end, self._groups)
+        self._end.atexit = False
 
     def agree(self, state: State, *, same: Mapping[str, Any], left: int | None, spread: bool) -> Agreed:
         """Tell the others where this rank stands in its order, what its card has left, and if it has a part.
@@ -63,9 +66,9 @@ class Company:
         own = {**state.to_json(), **same}
         fingerprint = own.pop("fingerprint")
         with self._together("agree on a tier"):
-            if self._host is None:
-                self._host = dist.new_group(backend="gloo", timeout=PATIENCE)
-            dist.monitored_barrier(self._host, timeout=PATIENCE, wait_all_ranks=True)
+            if self._groups.host is None:
+                self._groups.host = dist.new_group(backend="gloo", timeout=PATIENCE)
+            dist.monitored_barrier(self._groups.host, timeout=PATIENCE, wait_all_ranks=True)
             told = self._tell({"same": own, "data": fingerprint, "left": left, "spread": spread})
         for rank, other in enumerate(told):
             _compare(told[0]["same"], other["same"], rank)
@@ -95,9 +98,9 @@ class Company:
                 at_once=per_round(rows.layout),
             )
             rows.drop(plan.dropped)
-            if plan.count and self._cards is None:
+            if plan.count and self._groups.cards is None:
                 by_nccl = self._device.type == "cuda" and "cuda:nccl" in dist.get_backend_config()
-                self._cards = dist.new_group(backend="nccl") if by_nccl else self._host
+                self._groups.cards = dist.new_group(backend="nccl") if by_nccl else self._groups.host
             for part in plan.rounds():
                 send = partial(self._send, list(map(len, part.sent)), list(map(len, part.received)))
                 rows.trade(np.concatenate(part.sent), part.gone, np.concatenate(part.received), send)
@@ -106,18 +109,13 @@ class Company:
 
     def close(self) -> None:
         """Part from the others, for good."""
-        for group in {self._host, self._cards} - {None}:
-            try:
-                dist.destroy_process_group(group)
-            except ValueError:
-                pass  # whoever ended the loop's own group has ended this one along with it
-        self._host = self._cards = None
+        self._groups.end()
 
     def _send(self, sizes: list[int], coming: list[int], words: torch.Tensor) -> torch.Tensor:
         """So many of these rows to each rank, in their order; and what the ranks have sent, in theirs."""
         rows = words.view(torch.uint8)  # which every backend can send
         came = rows.new_empty((sum(coming), rows.shape[1]))
-        dist.all_to_all_single(came, rows, coming, sizes, group=self._cards)
+        dist.all_to_all_single(came, rows, coming, sizes, group=self._groups.cards)
         return came.view(words.dtype)
 
     def _tell(self, value: Any) -> list[Any]:
@@ -130,7 +128,7 @@ class Company:
     def _gather(self, own: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's tensor, all of one size."""
         found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own, group=self._host)
+        dist.all_gather(found, own, group=self._groups.host)
         return found
 
     @contextmanager
@@ -161,9 +159,26 @@ class Company:
             ) from error
 
 
+class _Groups:
+    """The process groups of one company: on the host, and for what goes from card to card."""
+
+    def __init__(self) -> None:
+        self.host: Any = None
+        self.cards: Any = None
+
+    def end(self) -> None:
+        """End them, here; the others' ends do not wait for it."""
+        for group in {self.host, self.cards} - {None}:
+            try:
+                dist.destroy_process_group(group)
+            except ValueError:
+                pass  # whoever ended the loop's own group has ended this one along with it
+        self.host = self.cards = None
+
+
 def find_company(ranks: Ranks, device: torch.device) -> Company | None:
     """The other ranks, if there are any, and they are those of the process group."""
-    if ranks.world_size == 1 or not (dist.is_available() and dist.is_initialized()):
+    if ranks.world_size == 1 or not has_group():
         return None
     if (dist.get_rank(), dist.get_world_size()) != (ranks.rank, ranks.world_size):
         return None

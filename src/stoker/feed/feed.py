@@ -12,6 +12,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader
 
 from stoker.errors import UsageError
 from stoker.facts import host
+from stoker.feed.abreast import Abreast, find_abreast
 from stoker.feed.choice import checked_tier
 from stoker.feed.company import find_company
 from stoker.feed.holding import Holding
@@ -30,7 +32,7 @@ from stoker.feed.layout import Layout
 from stoker.feed.order import Order
 from stoker.feed.place import Place, Progress, State
 from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
-from stoker.feed.ranks import Ranks, find_ranks
+from stoker.feed.ranks import Ranks, find_ranks, has_group
 from stoker.feed.sources.base import Source
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.disk import DiskTier
@@ -113,8 +115,8 @@ class Feed(DataLoader[Any]):
         self._disk = _disk_of(cache, cache_bytes)
         self._transform = transform
         self._seed = seed
-        self._rank_batch_size = _checked_batch_size(batch_size)
-        self._global_batch_size = global_batch_size
+        self._rank_batch_size = _checked_count("batch_size", batch_size, "samples")
+        self._global_batch_size = _checked_or_none("global_batch_size", global_batch_size, "samples")
         self._order_options = {
             "length": len(self._source),
             "seed": seed,
@@ -127,11 +129,11 @@ class Feed(DataLoader[Any]):
             "group_size": group_size,
         }
         self._tier = checked_tier(tier)
-        self._reserve = reserve
+        self._reserve = _checked_bytes("reserve", reserve)
         self._cache_random = cache_random
         self._workers = _count_workers(dataset, workers)
         self._given_ranks = (rank, world_size)
-        self._ahead = _checked_ahead(ahead) or _count_ahead(
+        self._ahead = _checked_or_none("ahead", ahead, "batches") or _count_ahead(
             self._source, self._workers, self._share(self._ranks)
         )
         # Threads are told as workers: to Lightning none means a slow loader, and it says so.
@@ -141,6 +143,8 @@ class Feed(DataLoader[Any]):
         self._resumed = False
         self._asked_epoch: int | None = None
         self._holding: Holding | None = None
+        self._abreast: Abreast | None = None
+        self._held_among: tuple[Ranks, bool] | None = None  # the ranks that there were when it was made
         self._orders: dict[int, Order] = {}
         self.batch_size = self._share(self._ranks)
         if len(self._source):
@@ -199,7 +203,7 @@ class Feed(DataLoader[Any]):
         """Let go of memory, readers and workers; the feed begins anew if it is used again."""
         if self._holding is not None:
             self._holding.close()
-            self._holding = None
+            self._holding = self._held_among = self._abreast = None
 
     # --- at work ----------------------------------------------------------------------------------
 
@@ -221,15 +225,21 @@ class Feed(DataLoader[Any]):
             place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
         )
         with told_to_accelerate(self):
+            if self._held_among not in (None, (ranks, has_group())):
+                self.close()  # it was asked about before the ranks had met
             holding = self._hold()
             holding.begin(order, place)
-            for shard, batch in holding.batches(shards):
-                if transform is not None:
-                    batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
-                progress.handed += 1
-                if progress.handed == steps:
-                    self.end_of_dataloader = True
-                yield batch
+            abreast = self._abreast
+            with nullcontext() if abreast is None else abreast.amid(place.epoch):
+                for shard, batch in holding.batches(shards):
+                    if transform is not None:
+                        batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
+                    progress.handed += 1
+                    if progress.handed == steps:
+                        self.end_of_dataloader = True
+                        if abreast is not None and steps > 1:
+                            abreast.look()
+                    yield batch
 
     def _next_place(self, order: Order) -> Place:
         """Where the next `iter` begins."""
@@ -256,7 +266,9 @@ class Feed(DataLoader[Any]):
         return self._rank_batch_size if whole is None else max(1, whole // ranks.world_size)
 
     def _order(self, ranks: Ranks) -> Order:
-        size = self._global_batch_size or self._rank_batch_size * ranks.world_size
+        size = self._global_batch_size
+        if size is None:
+            size = self._rank_batch_size * ranks.world_size
         if size not in self._orders:
             self._orders[size] = Order(batch_size=size, **self._order_options)  # type: ignore[arg-type]
         return self._orders[size]
@@ -266,6 +278,8 @@ class Feed(DataLoader[Any]):
             ranks, device = self._ranks, _numbered(self.device)
             order = self._order(ranks)
             reserve, said = _reserve(self._reserve)
+            self._held_among = (ranks, has_group())
+            self._abreast = find_abreast(order, ranks)
             self._holding = Holding(
                 self._source,
                 prefetch=self._prefetch,
@@ -293,7 +307,7 @@ class Feed(DataLoader[Any]):
         own = {
             name: value for name, value in self.__dict__.items() if name not in ("sampler", "batch_sampler")
         }
-        return {**own, "_holding": None}
+        return {**own, "_holding": None, "_held_among": None, "_abreast": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -338,6 +352,7 @@ def _numbered(device: torch.device) -> torch.device:
 def _disk_of(
     cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Callable[[Source, Layout], DiskTier] | None:
+    cache_bytes = _checked_bytes("cache_bytes", cache_bytes)
     if cache is None:
         if cache_bytes is not None:
             raise UsageError(f"cache_bytes={cache_bytes} without a cache: say in which folder, cache=DIR")
@@ -353,8 +368,6 @@ def _open_disk(cache: str | os.PathLike[str], cap_bytes: int, source: Source, la
 def _reserve(given: int | None) -> tuple[int | None, str]:
     """What the model needs of the device, and who says so."""
     if given is not None:
-        if given < 0:
-            raise UsageError(f"reserve is {given}: give the bytes that the model needs, 0 or more")
         return given, "reserve="
     try:
         settings = tomllib.loads(_SETTINGS.read_text())
@@ -373,26 +386,27 @@ def _reserve(given: int | None) -> tuple[int | None, str]:
     return peak, str(_SETTINGS)
 
 
-def _checked_batch_size(given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise UsageError(f"batch_size is {given!r}: give a number of samples, 1 or more")
+def _checked_count(name: str, given: Any, what: str, least: int = 1) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
+        raise UsageError(f"{name} is {given!r}: give a number of {what}, {least} or more")
     return int(given)
 
 
-def _checked_ahead(given: Any) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise UsageError(f"ahead is {given!r}: give a number of batches, 1 or more")
-    return int(given)
+def _checked_or_none(name: str, given: Any, what: str) -> int | None:
+    return None if given is None else _checked_count(name, given, what)
+
+
+def _checked_bytes(name: str, given: Any) -> int | None:
+    """A whole number, also as 15e9."""
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
+    return None if given is None else _checked_count(name, given, "bytes", least=0)
 
 
 def _count_workers(dataset: Any, asked: int | None) -> int:
     """Processes to read with: Stoker's own sources read by threads, a dataset's Python code needs them."""
     if asked is not None:
-        if asked < 0:
-            raise UsageError(f"workers is {asked}: take 0 or more")
-        return asked
+        return _checked_count("workers", asked, "processes", least=0)
     if isinstance(dataset, Source) and not isinstance(dataset, TorchSource):
         return 0
     # All cores: on 2 of them a dataset of 98 KB files came at 4,700 samples/s by one worker, 8,500 by two.

@@ -20,6 +20,7 @@ from stoker.facts.words import size
 from stoker.feed.layout import Layout
 from stoker.feed.per_process import PerProcess
 from stoker.feed.ranks import find_ranks
+from stoker.feed.sources.base import told_apart
 from stoker.feed.sources.listing import Listing
 from stoker.feed.sources.objects import Store
 from stoker.feed.tiers.pack import Bytes, Content
@@ -38,7 +39,7 @@ class HeldFiles:
         self._listing = listing
         self._begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(_count_blocks(listing))])
         content = Content(
-            fingerprint=f"files {listing.fingerprint()}",
+            fingerprint=told_apart(f"files {listing.fingerprint()}", _origin(store).url),
             transform="",
             samples=int(self._begins[-1]),
             layout=Layout.of(torch.zeros((1, _BLOCK), dtype=torch.uint8)),
@@ -96,6 +97,10 @@ class HeldFiles:
         rows = self._rows.drop()
         if rows is not None:
             rows.close()
+
+
+def _origin(store: Store | WriteThrough) -> Store:
+    return store.store if isinstance(store, WriteThrough) else store
 
 
 def _count_blocks(listing: Listing) -> NDArray[np.int64]:

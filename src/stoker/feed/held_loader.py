@@ -73,7 +73,8 @@ class HeldLoader:
                 raise NotPackable("its own collate_fn is for samples in the host's memory: take ram or disk")
             self._source = TorchSource(loader.dataset, look.form.stack)
         unique = state_digest(loader.dataset) if tier == "disk" else str(number)
-        self._source._fingerprint = f"{look.fingerprint} {unique}"
+        # Nothing more is read for it here: the samples may be read elsewhere alone.
+        self._source._fingerprint = self._source._kept_as = f"{look.fingerprint} {unique}"
         self._holding = Holding(
             self._source,
             prefetch=partial(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0)),

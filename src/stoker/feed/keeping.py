@@ -6,7 +6,7 @@ does not fit each card may be spread over all of them.
 """
 
 import errno
-import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -27,7 +27,7 @@ from stoker.feed.order import Order
 from stoker.feed.place import Place
 from stoker.feed.prefetch import Prefetch
 from stoker.feed.randomness import find_randomness
-from stoker.feed.ranks import Ranks, launch_name
+from stoker.feed.ranks import Ranks, launch_name, process_name
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.streams import Streams
@@ -45,6 +45,10 @@ _LEAST_SCANNED = 0.25
 _STEPS_TO_PEAK = 3
 # What may be asked for where samples are to be spread over all ranks.
 _SPREADABLE = ("auto", "vram", "spread")
+# Of all feeds of this process: a device's memory is one.
+_KEEPING: "weakref.WeakSet[Keeping]" = weakref.WeakSet()
+# The datasets whose samples were held in this process, by what they are told by.
+_ALIKE: dict[str, list[weakref.ref[Any]]] = {}
 
 
 class Keeping:
@@ -74,6 +78,8 @@ class Keeping:
         company: Company | None = None,
     ) -> None:
         self._source = source
+        _KEEPING.add(self)
+        self._origin = source
         self._weak = isinstance(source, TorchSource)
         self._device = device
         self._asked = asked
@@ -97,6 +103,7 @@ class Keeping:
             bytes=held, unheld=unheld, reserve=reserve, reserve_said=reserve_said, ranks=ranks.on_node
         )
         self._choice, self._files = Choice(tier="source", why="source"), ""
+        self._begun: tuple[int, int] | None = None  # the epoch that all ranks have met for
         self._arranged = 0  # how often samples that are spread have changed places
         self._company = company if asked in _SPREADABLE and self._room().vram is not None else None
         if self._company is None:
@@ -124,10 +131,11 @@ class Keeping:
     def begin(self, order: Order, place: Place) -> None:
         """An epoch begins here, on all ranks: they agree on a tier, and exchange what is spread over them.
 
-        RanksDisagree where it is not the same epoch of the same order, RankLost where one does not come.
+        RanksDisagree where it is not the same epoch of the same order, RankLost where one does not come. Who
+        begins an epoch again goes on by itself: the others, who had no need to, would not come.
         """
         company = self._company
-        if company is None:
+        if company is None or self._begun == (place.epoch, place.offset):
             return
         agreed = company.agree(
             order.state(place, self._source.fingerprint()),
@@ -135,6 +143,7 @@ class Keeping:
             left=0 if self._wish.spread is None else left_on_device(self._wish, self._room())[0],
             spread=self.tier == "spread",
         )
+        self._begun = (place.epoch, place.offset)
         if agreed.parted:
             self._part(agreed.parted, agreed.below)
             return
@@ -183,13 +192,33 @@ class Keeping:
         except NotPackable as error:
             return None, str(error)
 
+    @property
+    def on_device(self) -> int:
+        """The bytes of the device that samples have, or will have once the window is filled."""
+        if self._rows is None:
+            return 0
+        assert self._wish.bytes is not None
+        resident = self._choice.resident
+        return min(resident, self._wish.bytes) if self.tier == "window" else resident
+
+    def _others_on_device(self) -> int:
+        """The bytes of this device that samples of other feeds have."""
+        return sum(one.on_device for one in list(_KEEPING) if one is not self and one._device == self._device)
+
+    def _free_vram(self) -> int | None:
+        """The device's memory that is nobody else's; what torch has set aside counts as free."""
+        if self._device.type != "cuda":
+            return None
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return free + torch.cuda.memory_reserved(self._device)
+
     def _room(self) -> Room:
         here = host.read()
-        vram = None
-        if self._device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self._device)
-            # What torch has set aside is the loop's, and part of what `reserve` speaks of.
-            vram = free + torch.cuda.memory_reserved(self._device)
+        vram = self._free_vram()
+        if vram is not None:
+            # What torch has set aside is the loop's, and part of what `reserve` speaks of; but for the
+            # samples of other feeds.
+            vram -= self._others_on_device()
         # What these samples have of it already, be it another rank's doing, is not taken from them.
         theirs = 0 if self._layout is None else allocated(self._content)
         if isinstance(self._rows, SharedRows) and self._rows.path is None:
@@ -241,9 +270,10 @@ class Keeping:
     def _content(self) -> Content:
         """What is held, for all ranks of this machine; what a killed run left of the same is used again."""
         assert self._layout is not None
-        told = [self._source.fingerprint(), _digest(self._numbers)]
+        told = [self._source.kept_as(), _digest(self._numbers)]
         if self._weak:  # changed data may look the same: nothing of another run's is taken
-            told.append(str(os.getpid()) if self._wish.ranks == 1 else launch_name())
+            told.append(process_name() if self._wish.ranks == 1 else launch_name())
+            told.append(str(_number_alike(self._origin, " ".join(told))))
         return Content(fingerprint=" ".join(told), transform="", samples=self._count, layout=self._layout)
 
     def _hold_files(self) -> str:
@@ -264,7 +294,7 @@ class Keeping:
             or self._wish.reserve is not None
         ):
             return
-        peak = torch.cuda.max_memory_reserved(self._device)
+        peak = max(0, torch.cuda.max_memory_reserved(self._device) - self._others_on_device())
         self._wish = replace(self._wish, reserve=peak, reserve_said=f"peak of {_STEPS_TO_PEAK} steps")
         if self._company is not None:  # they choose together, before the next epoch
             return
@@ -300,8 +330,15 @@ class Keeping:
             return
         self._choice, self._rows, self._bus = self._settle(choice)
         if rows is not None and self._rows is not None:
-            carry(rows, self._rows)
+            self._carry(rows, self._rows)
         _close(rows, bus)
+
+    def _carry(self, rows: Rows | SpreadRows, to: Rows | SpreadRows, among: Indices | None = None) -> None:
+        """Take along what is held, or some of it; a device may have no memory left even for that."""
+        try:
+            carry(rows, to, among)
+        except torch.OutOfMemoryError as error:
+            self._fell += f" (some samples are read again, not taken along: {str(error).splitlines()[0]})"
 
     # --- spread over all ranks --------------------------------------------------------------------
 
@@ -319,7 +356,7 @@ class Keeping:
         part.want(own)
         rows, bus = self._rows, self._bus
         if rows is not None:
-            carry(rows, part, own)
+            self._carry(rows, part, own)
         self._choice, self._rows, self._bus = choice, part, None
         _close(rows, bus)
 
@@ -402,6 +439,23 @@ def _close(rows: Rows | SpreadRows | None, bus: Bus | StagedBus | None) -> None:
     for one in (bus, rows):
         if one is not None:
             one.close()
+
+
+def _number_alike(source: Source, told: str) -> int:
+    """Which of the datasets that are told by this it is, in the order of their first use here.
+
+    The same on all ranks, which use theirs in the same order; and never again another's.
+    """
+    known = _ALIKE.setdefault(told, [])
+    dataset = getattr(source, "dataset", source)
+    for number, reference in enumerate(known):
+        if reference() is dataset or reference() is source:
+            return number
+    try:
+        known.append(weakref.ref(dataset))
+    except TypeError:  # a list: its feeds are told apart by their sources
+        known.append(weakref.ref(source))
+    return len(known) - 1
 
 
 def _chosen(rows: Indices, leaf: Any) -> Any:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import NotPermitted, UsageError
+from stoker.facts.secrets import hide_password
 from stoker.feed.sources.listing import Entry
 from stoker.feed.whole_file import whole_file
 
@@ -62,15 +63,18 @@ class Manifest:
         self._file: int | None = None
         self.path = folder / NAME
         self._own = folder / f"{OF_PART}{secrets.token_hex(8)}.jsonl" if part else self.path
-        self._source = source
+        self._source = hide_password(source)
         self._lock = threading.Lock()
 
     def require_source(self) -> None:
         """UsageError where the folder was staged from somewhere else."""
         for value in self._values():
-            if "source" in value and value["source"] != self._source:
+            if "source" not in value:
+                continue
+            staged = hide_password(str(value["source"]))  # once written as it was
+            if staged != self._source:
                 raise UsageError(
-                    f"{self.path.parent} holds what was staged from {value['source']}, not {self._source}: "
+                    f"{self.path.parent} holds what was staged from {staged}, not {self._source}: "
                     f"give another folder, or remove {self.path} to have every file copied again"
                 )
 

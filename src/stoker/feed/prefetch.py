@@ -107,7 +107,7 @@ class Workers:
             pin_memory=pin,
             persistent_workers=True,
             # Its own, so that the user's random numbers are not drawn from.
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(_fitting(seed)),
             **options,
         )
 
@@ -349,3 +349,8 @@ class Batches(Dataset[Any]):
 
     def __getitem__(self, indices: Indices) -> tuple[bytes, Any]:
         return indices.tobytes(), _read(self.source, indices)
+
+
+def _fitting(seed: int) -> int:
+    """The seed as a generator of torch's takes it; those of an order may be larger."""
+    return seed if -(2**63) <= seed < 2**64 else seed % 2**63

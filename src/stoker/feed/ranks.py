@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -26,7 +27,7 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
         if not 0 <= rank < world_size:
             raise UsageError(f"no rank {rank} among {world_size}: ranks count from 0 to {world_size - 1}")
         return Ranks(rank=rank, world_size=world_size, on_node=max(1, min(on_node, world_size)))
-    if dist.is_available() and dist.is_initialized():
+    if has_group():
         world_size = dist.get_world_size()
         # A trainer that starts its ranks by itself sets no LOCAL_WORLD_SIZE; they may all be here.
         on_node = on_node if "LOCAL_WORLD_SIZE" in os.environ else world_size
@@ -34,10 +35,28 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     return Ranks(rank=_number("RANK", 0), world_size=_number("WORLD_SIZE", 1), on_node=on_node)
 
 
+def has_group() -> bool:
+    """Whether there is a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def launch_name() -> str:
     """What all ranks of one launch, and no others on this machine, have in common."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-    return "/".join(os.environ.get(name, "") for name in names)
+    return "/".join([*(os.environ.get(name, "") for name in names), _process_space()])
+
+
+def process_name() -> str:
+    """What this process, and no other on this machine, is known by."""
+    return f"{os.getpid()}/{_process_space()}"
+
+
+def _process_space() -> str:
+    """Containers may share their memory, and each have a process of the same number."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # there are none here
+        return ""
 
 
 def _number(name: str, otherwise: int) -> int:

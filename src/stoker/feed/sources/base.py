@@ -3,6 +3,7 @@
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,6 +46,14 @@ class Source(Dataset[Any]):
         Of names, sizes and times of files, the query and the state of its tables; never of all the data.
         """
 
+    def kept_as(self) -> str:
+        """What rows that are kept of it, in memory and on disk, are known by: these samples and no others'.
+
+        Its fingerprint, and where two sets may have the same one, what tells them apart: such as where they
+        lie. That is no part of the fingerprint itself, so that a resume may follow data that were moved.
+        """
+        return self.fingerprint()
+
     def __getitem__(self, index: int) -> Any:
         """One sample."""
         return self.__getitems__([operator.index(index)])[0]
@@ -54,6 +63,12 @@ class Source(Dataset[Any]):
         chosen = checked(indices, len(self))
         batch = self.read(chosen)
         return [_row(batch, row) for row in range(len(chosen))]
+
+
+def told_apart(fingerprint: str, *by: str) -> str:
+    """The fingerprint, and a digest of what else tells samples from others that look alike."""
+    told = "\0".join(by).encode("utf-8", "surrogateescape")
+    return f"{fingerprint} {blake2b(told, digest_size=16).hexdigest()}"
 
 
 def checked(indices: Sequence[int] | Indices, length: int) -> Indices:

@@ -23,7 +23,7 @@ from stoker.errors import SourceBroken, UsageError
 from stoker.feed.decode import Data, Pixels, Size, decode, decoder_name
 from stoker.feed.held_files import HeldFiles, hold_if_they_fit
 from stoker.feed.per_process import PerProcess
-from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.class_folders import Globs, gather_classes
 from stoker.feed.sources.objects import Store
 from stoker.feed.tiers.batch_memory import fresh_batch
@@ -155,6 +155,10 @@ class ImageSource(Source):
         return blake2b(
             f"{self._fingerprint} {how} {self.classes}".encode("utf-8", "surrogateescape"), digest_size=16
         ).hexdigest()
+
+    def kept_as(self) -> str:
+        """Of where the files are, too."""
+        return told_apart(self.fingerprint(), self.url)
 
     def _read_images(self, keys: Sequence[str], fetched: Iterator[Data]) -> torch.Tensor:
         """The batch; while some images are decoded into their places, others are on their way."""

@@ -1,6 +1,7 @@
 """Samples from a folder of `.npy` shards, memory-mapped: the set may be larger than memory."""
 
 import hashlib
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import SourceBroken, UsageError
 from stoker.feed.per_process import PerProcess
-from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.npy_file import NpyFile, NpyMap, read_header, torch_dtype
 from stoker.feed.sources.npy_metadata import Columns, read_metadata
 from stoker.feed.tiers.batch_memory import fresh_batch
@@ -28,6 +29,7 @@ _LARGE = 16384
 # Bytes a second: what is read more slowly was not in memory. Rows of 98 KB that are come at 7 GB/s and more,
 # and asking for each of them costs a ninth of that; those that are not came at 1 GB/s at the most.
 _IN_MEMORY = 2e9
+_PAGE = 4096
 
 
 class NpySource(Source):
@@ -75,6 +77,7 @@ class NpySource(Source):
                     "Give them another name: NpySource(field=...)."
                 )
         self._fingerprint = _digest(self.folder, self._files, described)
+        self._kept_as: str | None = None
         self._maps = PerProcess(partial(_Maps, self._files, max_open))
 
     def __len__(self) -> int:
@@ -96,6 +99,13 @@ class NpySource(Source):
     def fingerprint(self) -> str:
         """Of the names, sizes and times of the files as they were when the source was made."""
         return self._fingerprint
+
+    def kept_as(self) -> str:
+        """Of the folder and a little of each shard too: those of one archive may have all else in common."""
+        if self._kept_as is None:
+            parts = (_part_digest(file) for file in self._files)
+            self._kept_as = told_apart(self._fingerprint, os.path.realpath(self.folder), *parts)
+        return self._kept_as
 
     def _gather(self, indices: Indices, batch: NDArray[Any]) -> None:
         shards = np.searchsorted(self._ends, indices, side="right")
@@ -182,6 +192,18 @@ def _choose(column: NDArray[Any] | list[Any], indices: Indices) -> Any:
     if isinstance(column, list):
         return [column[index] for index in indices.tolist()]
     return torch.from_numpy(column[indices])
+
+
+def _part_digest(file: NpyFile) -> str:
+    """Of a page each from the beginning, the middle and the end."""
+    mapped = file.open()
+    values = mapped.values.reshape(-1).view(np.uint8)
+    hashed = hashlib.sha256()
+    for begin in (0, (len(values) - _PAGE) // 2, len(values) - _PAGE):
+        begin = max(0, begin)
+        hashed.update(values[begin : begin + _PAGE].tobytes())
+    mapped.check()
+    return hashed.hexdigest()
 
 
 def _digest(folder: Path, files: list[NpyFile], described: Path | None) -> str:

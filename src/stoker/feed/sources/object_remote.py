@@ -26,6 +26,7 @@ from stoker.errors import (
     StoreUnreachable,
     UsageError,
 )
+from stoker.facts.secrets import hide_password
 from stoker.feed.sources.listing import Entry, Reading
 
 T = TypeVar("T")
@@ -53,8 +54,9 @@ class RemoteClient:
     """A connection to one bucket or container."""
 
     def __init__(self, url: str, options: Mapping[str, Any], retries: int) -> None:
-        self._url = url.partition("?")[0].rstrip("/")
+        self._url = shown_url(url).rstrip("/")
         hidden = [str(value) for name, value in options.items() if name not in _PLAIN_OPTIONS]
+        hidden.append(urlsplit(url).password or "")
         self._secrets = [value for value in hidden if len(value) > 3]
         self._endpoint = str(options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
         obstore = _load()
@@ -186,7 +188,7 @@ class RemoteClient:
         if isinstance(error, ValueError) or "Unable to recognise URL" in text:
             return UsageError(f"{what}: {self._scrub(text)}; check the address and the key")
         if "HTTP error" in text or status in ("429", "500", "502", "503", "504") or "kind: Connect" in debug:
-            where = f"the endpoint {self._endpoint}" if self._endpoint else "the store"
+            where = f"the endpoint {shown_url(self._endpoint)}" if self._endpoint else "the store"
             return StoreUnreachable(
                 f"{what}: no usable answer from {where}{said}, after all retries; check the address and the "
                 "network, or try again later"
@@ -197,10 +199,15 @@ class RemoteClient:
 
     def _scrub(self, text: str) -> str:
         """One line, without anything that may be a secret."""
-        line = re.sub(r"\?\S+", "?…", text.splitlines()[0])
+        line = re.sub(r"\?\S+", "?…", hide_password(text.splitlines()[0]))
         for secret in self._secrets:
             line = line.replace(secret, "…")
         return line
+
+
+def shown_url(url: str) -> str:
+    """An address as it may be shown and kept: without password, and without a query, which may sign it."""
+    return hide_password(url).partition("?")[0]
 
 
 def _load() -> Any:

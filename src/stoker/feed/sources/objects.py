@@ -26,7 +26,7 @@ from stoker.errors import SourceChanged, StoreError, UsageError
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.listing import Entry, Listing, Reading
 from stoker.feed.sources.object_folder import FolderClient
-from stoker.feed.sources.object_remote import RemoteClient
+from stoker.feed.sources.object_remote import RemoteClient, shown_url
 
 # Requests in flight, by Little's law: a GET of 100 KB costs 0.2 ms of CPU time here, so that one core can do
 # 5,000 a second, and at 25 ms a trip that takes 125 of them. More cost nothing where the trip is short: 64,
@@ -88,8 +88,7 @@ class Store:
         if in_flight < 1 or retries < 0:
             raise UsageError(f"in_flight={in_flight}, retries={retries}: take at least 1, and 0 or more")
         self.in_flight = in_flight
-        # Never with a query: it may carry a signature.
-        self.url = str(self.folder) if self.folder is not None else str(url).partition("?")[0].rstrip("/")
+        self.url = str(self.folder) if self.folder is not None else shown_url(str(url)).rstrip("/")
         connect: Callable[[], Client] = (
             partial(FolderClient, self.folder)
             if self.folder is not None
@@ -247,9 +246,11 @@ def folder_of(url: str | Path) -> Path | None:
         return Path(unquote(urlsplit(url).path))
     if scheme.lower() not in REMOTE:
         raise UsageError(
-            f"{url.partition('?')[0]}: no store is called {scheme}://; there are {'://, '.join(REMOTE)}://, "
+            f"{shown_url(url)}: no store is called {scheme}://; there are {'://, '.join(REMOTE)}://, "
             "file:// and plain paths"
         )
-    if not urlsplit(url).netloc:
-        raise UsageError(f"{url} names no bucket; give {scheme}://bucket or {scheme}://bucket/prefix")
+    if not urlsplit(url).netloc.rpartition("@")[2]:
+        raise UsageError(
+            f"{shown_url(url)} names no bucket; give {scheme}://bucket or {scheme}://bucket/prefix"
+        )
     return None

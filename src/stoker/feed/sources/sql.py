@@ -26,7 +26,7 @@ import numpy as np
 from stoker.errors import DatabaseUnreachable, SourceBroken, UsageError
 from stoker.facts.secrets import hide_password
 from stoker.feed.per_process import PerProcess
-from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.columns import (
     NULLS_ADVICE,
     Array,
@@ -49,6 +49,7 @@ from stoker.feed.sources.ready_memory import readied
 __all__ = ["Column", "SqlSource", "find_url", "hide_password"]
 
 T = TypeVar("T")
+_SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 _FIRST_PAUSE_S = 0.1
 # Blocks of about 512 KB that wait for who works with a scan's batches, so that the server is kept busy.
@@ -128,6 +129,13 @@ class SqlSource(Source):
     def fingerprint(self) -> str:
         """Of the query, its parameters, the keys, and the state of the tables when they were read."""
         return self._fingerprint
+
+    def kept_as(self) -> str:
+        """Of where the database is, too: a copy of another split may have all else in common."""
+        url = find_url(self._url)
+        if url.startswith(_SQLITE):
+            url = os.path.realpath(url.removeprefix(_SQLITE))
+        return told_apart(self._fingerprint, hide_password(url))
 
     def read(self, indices: Indices) -> Batch:
         """The batch of these samples, by one statement."""
@@ -318,10 +326,10 @@ def _connect(url: str, timeout_s: float | None) -> Connection:
 
         check_url(url)
         return PostgresConnection.connect(url, timeout_s)
-    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+    if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
         from stoker.feed.sources.sqlite import SqliteConnection
 
-        return SqliteConnection(Path(url.removeprefix("sqlite:///")).absolute(), timeout_s)
+        return SqliteConnection(Path(url.removeprefix(_SQLITE)).absolute(), timeout_s)
     raise UsageError(
         f"no database is named by {hide_password(url)!r}: "
         "give postgresql://user@host/database, sqlite:///file or env:NAME"

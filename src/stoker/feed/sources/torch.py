@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from stoker.errors import NoRoom, SourceBroken, UsageError
 from stoker.feed.generators import kept_generators
 from stoker.feed.sample_digest import describe, digest, walk
-from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.base import Indices, Source, checked, told_apart
+from stoker.feed.value_digest import code_digest
 
 # As many are read twice for a fingerprint: 16 reads, a second or so from a slow store.
 _FINGERPRINTED = 8
@@ -39,6 +40,7 @@ class TorchSource(Source):
         self.dataset = dataset
         self._collate = collate_fn
         self._fingerprint: str | None = None
+        self._kept_as: str | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -81,6 +83,28 @@ class TorchSource(Source):
             self._fingerprint = str(own()) if callable(own) else self._weak_fingerprint()
         return self._fingerprint
 
+    def kept_as(self) -> str:
+        """Of the collate too, where one was given: of its code, and what it makes of the 8 samples.
+
+        What it makes counts by types and shapes alone where it makes something else each time. What its code
+        calls counts by that alone.
+        """
+        if self._kept_as is None:
+            told = self.fingerprint()
+            if self._collate is not None:
+                told = told_apart(told, code_digest(self._collate), *self._told_batch())
+            self._kept_as = told
+        return self._kept_as
+
+    def _told_batch(self) -> list[str]:
+        if not len(self):
+            return []
+        with kept_generators():
+            first, second = ([self.read(self._seeded())] for _ in range(2))
+        kinds = [f"{path} {describe(value)}" for path, value in walk(first)]
+        bits = _bits_of(first)
+        return kinds + bits if bits == _bits_of(second) else kinds
+
     def _samples(self, indices: Indices) -> list[Any]:
         numbers = indices.tolist()
         if callable(getattr(self.dataset, "__getitems__", None)):
@@ -102,11 +126,14 @@ class TorchSource(Source):
 
     def _seeded_read(self) -> list[Any]:
         """A few samples spread over the set, with what they draw from the global generators made the same."""
+        return self._samples(self._seeded())
+
+    def _seeded(self) -> Indices:
+        """The numbers of those, once the generators are seeded."""
         random.seed(0)
         np.random.seed(0)
         torch.default_generator.manual_seed(0)
-        spread = np.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).astype(np.int64)
-        return self._samples(spread)
+        return np.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).astype(np.int64)
 
 
 def find_epoch_name(dataset: Any) -> str | None:

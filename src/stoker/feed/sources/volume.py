@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import MissingExtra, SourceBroken, UsageError
 from stoker.feed.per_process import PerProcess
-from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.chunk_reader import Places, Request, open_reader
 from stoker.feed.sources.npy_file import NpyMap, torch_dtype
 from stoker.feed.sources.patches import Corners, Size, VoxelDraw, cut_blocks, place_grid, place_random
@@ -136,6 +137,12 @@ class VolumeSource(Source):
                 hashed.update(f"\0{name}\0{volume.digest()}".encode())
             self._fingerprint = hashed.hexdigest()
         return self._fingerprint
+
+    def kept_as(self) -> str:
+        """Of where the volumes are, too: those of one archive may have all else in common."""
+        on_disk = (one for one in self._volumes.values() if not isinstance(one, HeldVolume))
+        places = [os.path.realpath(volume.name) for volume in on_disk]
+        return told_apart(self.fingerprint(), *places)
 
     def corners(self, indices: Indices) -> Corners:
         """Where these patches begin: a row of depth, height and width each."""

@@ -39,7 +39,7 @@ _NAP_S = 0.02
 class DiskTier(Source):
     """A source in front of another, that keeps its samples under `root`.
 
-    `transform_id` names what was done to the samples beyond what the source's fingerprint tells. `cap_bytes`
+    `transform_id` names what was done to the samples beyond what `source.kept_as()` tells. `cap_bytes`
     holds for all caches under `root` together. `direct=False` reads cold rows through the page cache: for a
     set that fits into memory beside the training.
     """
@@ -61,7 +61,7 @@ class DiskTier(Source):
         self.source = source
         self.layout = layout or Layout.of(source.read(np.zeros(1, np.int64)))
         self.content = Content(
-            fingerprint=source.fingerprint(),
+            fingerprint=source.kept_as(),
             transform=transform_id,
             samples=len(source),
             layout=self.layout,
@@ -83,6 +83,10 @@ class DiskTier(Source):
 
     def fingerprint(self) -> str:
         """Its source's: the samples are the same."""
+        return self.source.fingerprint()
+
+    def kept_as(self) -> str:
+        """As its source's are."""
         return self.content.fingerprint
 
     def read(self, indices: Indices) -> Any:

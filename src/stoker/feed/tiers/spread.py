@@ -81,8 +81,9 @@ class SpreadRows:
             chosen = torch.from_numpy(at)
             given = [leaf.index_select(0, chosen.to(leaf.device)) for leaf in self.layout.flatten(batch)]
             batch = self.layout.unflatten(given)
-        rows = self._taken(len(numbers))
+        rows = self._vacant_rows(len(numbers))
         self._memory.put(rows, batch)
+        self._vacant -= len(rows)  # only now: there may have been no memory to put them there
         self._row_of[numbers] = rows
 
     def get(self, rows: torch.Tensor) -> Any:
@@ -106,7 +107,8 @@ class SpreadRows:
         words, flags = self._memory.opened()
         out = bring([self._row_of[sent]], self.device)
         self.drop(gone)
-        rows = self._taken(len(received))
+        rows = self._vacant_rows(len(received))
+        self._vacant -= len(rows)
         into = bring([rows], self.device)
         for leaf in words:
             if leaf.shape[1]:  # a leaf without numbers is nothing to send
@@ -118,15 +120,14 @@ class SpreadRows:
         """Let go of the memory; batches handed out stay good."""
         self._memory.close()
 
-    def _taken(self, count: int) -> Indices:
-        """Free rows, which are so no longer."""
+    def _vacant_rows(self, count: int) -> Indices:
+        """So many rows that are free."""
         if count > self._vacant:
             raise AssertionError(
                 f"{count} samples for {self._vacant} free rows of {self.rows}: a fault in Stoker, "
                 "please report it"
             )
-        self._vacant -= count
-        return self._free[self._vacant : self._vacant + count].copy()
+        return self._free[self._vacant - count : self._vacant].copy()
 
 
 def per_round(layout: Layout) -> int:
