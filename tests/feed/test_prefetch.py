@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.errors import ReaderDied
 from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
@@ -118,6 +119,13 @@ def test_after_an_error_the_next_epoch_is_read() -> None:
     reader.close()
 
 
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a batch looks for dead workers every 0.3 s, not 5."""
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.3,))
+
+
+@pytest.mark.usefixtures("looks_often")
 @pytest.mark.filterwarnings("ignore:worker process .* of the feed died:UserWarning")
 @pytest.mark.parametrize("batches", [0, 3], ids=["at the start", "in mid-epoch"])
 def test_what_a_dead_worker_had_under_way_is_read_again(batches: int) -> None:
@@ -182,6 +190,7 @@ def wait_for_death(pid: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("looks_often")
 @pytest.mark.filterwarnings("ignore:worker process .* of the feed died:UserWarning")
 def test_a_batch_that_kills_every_worker_is_told() -> None:
     """After three deaths without a batch between them; what came before it has come."""

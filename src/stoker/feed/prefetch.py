@@ -139,9 +139,9 @@ class Workers:
     def _read(self, asked: deque[Indices], left: Iterator[Indices], only: int | None) -> Iterator[Any]:
         """What was asked for, then what is left; or `only` so many batches. _Died where a worker has.
 
-        torch raises in its handler of SIGCHLD for the workers that it watches: so they are watched only while
-        a batch is waited for, and one that died meanwhile is found before that. What is left is asked for
-        outside: an exception amid it would end it.
+        torch's handler of SIGCHLD raises for the workers that it watches, wherever the loop is then, and also
+        where nobody can catch it: so they are not watched. One that died is found before a batch is waited
+        for, and by torch within 5 s while it waits.
         """
         waiting = self._waiting
         try:
@@ -151,15 +151,16 @@ class Workers:
         wanted = loader.sampler
         assert isinstance(wanted, _Wanted)
         wanted.begin(asked, only)
-        iterator: Any = None
         try:
             _ask(asked, left, self._ahead if only is None else only)
-            iterator = iter(loader)
+            iterator: Any = iter(loader)
             _unwatch(iterator)
             while True:
                 if only is None:
                     _ask(asked, left, self._ahead + 1)
-                read_for, batch = _take(iterator)
+                if _dead(loader):
+                    raise RuntimeError("a worker died while the loop was at work")
+                read_for, batch = next(iterator, _ENDED)
                 if read_for is None and wanted.is_over:
                     return
                 if not asked or read_for != asked[0].tobytes():
@@ -173,8 +174,6 @@ class Workers:
             # The next epoch gets new workers. These end now: the exception holds the loader, and a worker
             # that is forked meanwhile would take it for its own.
             waiting = []
-            if iterator is not None:
-                _unwatch(iterator)
             died = _death_of(loader, error)
             _end_workers(loader)
             if died is not None:
@@ -253,24 +252,6 @@ def _advice(signals: frozenset[int]) -> str:
             "batches"
         )
     return "read in this process with workers=0 to see what the dataset does there"
-
-
-def _take(iterator: Any) -> Any:
-    """The next batch. torch's handler raises once for workers that died, wherever that is before the end."""
-    try:
-        _watch(iterator)
-        if not all(worker.is_alive() for worker in iterator._workers):
-            raise RuntimeError("a worker died while the loop was at work")
-        return next(iterator, _ENDED)
-    finally:
-        _unwatch(iterator)
-
-
-def _watch(iterator: Any) -> None:
-    if not iterator._worker_pids_set:
-        pids = tuple(worker.pid for worker in iterator._workers)
-        torch._C._set_worker_pids(id(iterator), pids)
-        iterator._worker_pids_set = True
 
 
 def _unwatch(iterator: Any) -> None:
