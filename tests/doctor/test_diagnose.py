@@ -109,6 +109,10 @@ def refused(said, *args, **kwargs):
 refused('nothing has been observed in this process yet')
 refused('nothing has been observed', stoker.Watch(loader))
 refused('no record at absent', 'absent')
+with stoker.Watch(torch.ones(4, 8) for _ in range(4)) as made:  # no loader was observed before
+    for batch in made: train(batch)
+    helped = DataLoader(torch.utils.data.TensorDataset(torch.ones(40, 8)), batch_size=4, num_workers=1)
+    assert stoker.diagnose(drain=helped).diagnosis.evidence.loader is not None
 with stoker.Watch(loader) as watch:
     refused('fewer than 2 steps')
     refused('drain takes a DataLoader, not list', drain=[1])
