@@ -36,7 +36,7 @@ _loads = ForkingPickler.loads
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSpec:
-    """What a worker is told at its start; pickled with it. Without an iterator nobody asks what batches cost."""
+    """What a worker is told at its start; pickled with it. Without an iterator nobody asks for costs."""
 
     iterator: int | None
     stateful: bool = False
