@@ -66,8 +66,8 @@ class Evidence:
     `epochs` those of the first epoch and of the later ones; `made` is what each batch took, in order.
     `foreign` are cores that other processes may have taken from it.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
-    `startup` is the share of time from `iter()` to an epoch's first batch, where workers make it; `starts` are
-    epochs that begin, a step.
+    `startup` is the share of time from `iter()` to an epoch's first batch, where workers make it; `starts` is
+    how many epochs begin, a step.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
     `spread`, a share, by how much the mean step may be off, nine times in ten; `compute_spread` of `compute`.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes,

@@ -384,7 +384,7 @@ def _with_persistent(run: Evidence, loop: _Loop, change: Change) -> _Loop | None
 
 
 def _first_batch(run: Evidence) -> float:
-    """What waiting for an epoch's first batch costs each of its steps; an epoch may be left before its end."""
+    """What waiting for an epoch's first batch costs each of its steps; one may be left before its end."""
     if run.drawn is None or run.make is None:
         return 0.0
     return run.make * max(run.starts, run.batches / run.drawn.length if run.drawn.length else 0.0)
