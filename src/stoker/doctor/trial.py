@@ -44,7 +44,7 @@ from stoker.doctor.spawned import follow
 from stoker.doctor.work import Work
 from stoker.doctor.world import world_size
 from stoker.scratch import Child
-from stoker.watch.hooks import count_samples
+from stoker.watch.hooks import count_samples, length_of
 from stoker.watch.launcher import adopt
 from stoker.watch.session import Plan, Session
 
@@ -394,10 +394,8 @@ class Trial:
         self._handed += 1
 
     def _is_at_length(self, iterator: Any) -> bool:
-        try:
-            return bool(iterator._num_yielded + self._handed >= len(iterator))
-        except TypeError:  # an iterable dataset without a length
-            return False
+        length = length_of(iterator)  # None of an iterable dataset, or a sampler, that has none
+        return length is not None and bool(iterator._num_yielded + self._handed >= length)
 
     def _drain(self, iterator: Any) -> Any:
         """Draw without training; the last batch goes to the loop.
