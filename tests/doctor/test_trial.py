@@ -1,7 +1,7 @@
 """The experiments inside the loop: no epoch is stretched, and the parts come in order."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class FakeChild:
 
 
 def held_in(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, loader: "DataLoader[Any]"
+    folder: Path, monkeypatch: pytest.MonkeyPatch, loader: Iterable[Any]
 ) -> tuple[FakeChild, list[int]]:
     """A loop over that loader with a trial in it: what is told, and the epochs' lengths."""
     monkeypatch.setattr(
@@ -92,6 +92,22 @@ def test_a_sampler_that_does_not_say_its_length_is_replayed(
     """As an iterable dataset without one is."""
     child, _ = held_in(tmp_path, monkeypatch, DataLoader(DATA, sampler=Unsized()))
     assert [kind for kind, _ in child.told] == PARTS
+
+
+class Turns:
+    """Batches of one loader and of another, by turns."""
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = [iter(DataLoader(DATA)), iter(DataLoader(DATA, batch_size=2))]
+        for _ in range(18):
+            yield from map(next, drawn)
+
+
+def test_loaders_that_take_turns_are_not_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held batches of one would leave the other's waiting in what computing is said to take."""
+    child, _ = held_in(tmp_path, monkeypatch, Turns())
+    assert [kind for kind, _ in child.told] == ["first", "began", "observed", "finished"]
+    assert "several loaders feed the steps" in child.told[-1][1]["why"]
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
