@@ -32,7 +32,7 @@ from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
 from stoker.watch.tally import Making
 
-_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "padding", "loaders")
+_NOT_OF_THE_PROCESS = ("t", "draws", "updates", "compiled", "work", "padding", "loaders")
 # Of a record of days, the last steps: what is slow now.
 MOST_STEPS = 100_000
 # Batches whose own times are kept.
@@ -286,7 +286,8 @@ def read(
         per_step = max(1.0, round(samples / drawn[1].batch_size))
     resources = [line for line in lines if _within(line["t"], began, ended)]
     missing = {**(told.get("storage", {}).get("missing") or {}), **(more.get("missing") or {})}
-    on_device = read_device(mine, resources, more.get("cards") or (), steps=len(steps))
+    updates = told.get("observed", {}).get("updates")
+    on_device = read_device(mine, resources, more.get("cards") or (), steps=len(steps), updates=updates)
     missing.update(missing_of(mine))
     process = {k: v for k, v in told.get("observed", {}).items() if k not in _NOT_OF_THE_PROCESS}
     if process.get("on_gpu"):

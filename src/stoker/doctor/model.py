@@ -444,7 +444,9 @@ def _with_batch(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     if points[after][0] != size:
         (low, fast), (high, slow) = points[after - 1], points[after]
         seconds = fast + (slow - fast) * (size - low) / (high - low)
-    return replace(loop, compute=seconds * run.batches * run.drawn.batch_size / size)
+    return replace(
+        loop, compute=seconds * run.drawn.batch_size / size
+    )  # a step of all its batches at that size
 
 
 def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:

@@ -282,6 +282,7 @@ class Trial:
                 "observed",
                 t=time.time(),
                 draws=self._draws,
+                updates=self._updates,
                 compiled=_compiled(),
                 work=self._work.sizes,
                 padding=self._work.padding,
