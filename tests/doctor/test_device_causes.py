@@ -133,6 +133,14 @@ def test_a_step_that_grows_with_its_batch_is_not_launch_bound() -> None:
     assert isinstance(tiny_batch.judge(on_gpu(trace=LAUNCHING, resized=flat)), Found)
 
 
+def test_what_a_larger_batch_saves_is_no_measure_of_compiling() -> None:
+    """Without the driver's account nothing was measured that would tell what fewer launches gain."""
+    flat = (SizePoint(32, 0.010, None), SizePoint(16, 0.010, None), SizePoint(64, 0.0101, None))
+    found = tiny_batch.judge(on_gpu(trace=None, variants=None, resized=flat))
+    assert isinstance(found, Found)
+    assert [cure.change for cure in found.cures or ()] == ["batch_size"]
+
+
 def test_a_host_that_waits_for_data_or_works_between_is_not_launching() -> None:
     """An idle device with few launches, or a loop that stands in `next()`: not for want of a larger batch."""
     starved = on_gpu(trace=LAUNCHING, shares={"wait": 0.7, "other": 0.0}, variants=None)

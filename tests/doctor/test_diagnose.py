@@ -88,6 +88,32 @@ def trained(asks):
     return model.weight.tolist(), torch.rand(1).item(), random.random()
 
 assert trained(asks=True) == trained(asks=False)
+
+import numpy
+class Buckets(torch.utils.data.Sampler):
+    def __init__(self):
+        self.torch = torch.Generator().manual_seed(1)
+        self.python, self.numpy = random.Random(1), numpy.random.default_rng(1)
+        self.old = numpy.random.RandomState(1)
+    def __iter__(self):
+        for _ in range(9):
+            drawn = torch.randint(100, (1,), generator=self.torch).item(), self.python.randrange(100)
+            yield [*drawn, int(self.numpy.integers(100)), self.old.randint(100)]
+class Through(Buckets):
+    def __init__(self): self.inner = Buckets()
+    def __iter__(self): yield from self.inner
+
+for kind in (Buckets, Through):
+    class Noisy(Naps):
+        noise = None
+        def __getitem__(self, index):
+            return torch.full((8,), float(index)) + self.noise.random()
+    def drawn(asks):
+        data = Noisy(); data.noise = random.Random(1)
+        own = DataLoader(data, batch_sampler=kind())
+        if asks: stoker.diagnose(drain=own)
+        return [batch.tolist() for batch in own]
+    assert drawn(asks=True) == drawn(asks=False), kind
 """,
     )
     assert done.returncode == 0, done.stderr
@@ -109,6 +135,10 @@ def refused(said, *args, **kwargs):
 refused('nothing has been observed in this process yet')
 refused('nothing has been observed', stoker.Watch(loader))
 refused('no record at absent', 'absent')
+with stoker.Watch(torch.ones(4, 8) for _ in range(4)) as made:  # no loader was observed before
+    for batch in made: train(batch)
+    helped = DataLoader(torch.utils.data.TensorDataset(torch.ones(40, 8)), batch_size=4, num_workers=1)
+    assert stoker.diagnose(drain=helped).diagnosis.evidence.loader is not None
 with stoker.Watch(loader) as watch:
     refused('fewer than 2 steps')
     refused('drain takes a DataLoader, not list', drain=[1])

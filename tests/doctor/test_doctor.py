@@ -161,7 +161,11 @@ def test_a_record_alone_gets_a_verdict_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "code"),
     [
-        ("raise ValueError('no data there')", "no data there", 1),
+        (
+            "raise ValueError('no data there: postgresql://u:hunter2@db/x')",
+            "no data there: postgresql://u:***@db/x",
+            1,
+        ),
         ("print('nothing to train')", "made no step", 1),
     ],
 )
@@ -174,6 +178,7 @@ def test_a_script_that_does_not_train_gets_a_clear_answer(
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr
 
 
 def test_no_such_script(tmp_path: Path) -> None:

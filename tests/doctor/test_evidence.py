@@ -131,3 +131,23 @@ def test_how_much_more_goes_into_the_last_steps_is_told(tmp_path: Path) -> None:
 def test_no_step_is_no_evidence(tmp_path: Path) -> None:
     """The first alone is no step like the others."""
     assert read(record_of(tmp_path, [step(0)]), (), {}, {}) is None
+
+
+def test_what_is_measured_by_the_update_is_told_by_the_step(tmp_path: Path) -> None:
+    """Of two optimizers, 39 updates make the 19 steps and a half that were observed."""
+    record = record_of(tmp_path, [step(n) for n in range(20)])
+    told = (
+        ("began", {"t": 100.05}),
+        ("observed", {"t": 101.95, "draws": 19, "updates": 39}),
+        ("resized", {"samples": 8, "seconds": 0.05, "peak": 7}),
+        ("variant", {"name": "bf16", "seconds": 0.03}),
+        ("syncs", {"lines": [["train.py:3", 1.0]]}),
+    )
+    evidence = found(record, *told)
+    assert evidence.resized[0][:3:2] == (8, 7)
+    assert evidence.resized[0][1] == pytest.approx(0.1)
+    assert dict(evidence.variants or {}) == pytest.approx({"bf16": 0.06})
+    assert [one.each for one in evidence.syncs or ()] == [2.0]
+    assert "updates" not in evidence.process
+    alone = found(record, *told[:1], ("observed", {"t": 101.95, "updates": 20}), *told[2:])
+    assert tuple(alone.resized[0]) == (8, 0.05, 7)

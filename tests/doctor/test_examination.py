@@ -12,7 +12,7 @@ from stoker.doctor import examination
 from stoker.doctor.experiments.resize import Resized
 from stoker.doctor.held import RING, Held
 from stoker.doctor.trial import Parts
-from stoker.scratch import Plan, Result
+from stoker.scratch import Message, Plan, Result
 
 
 def test_a_further_run_has_the_seconds_that_are_left_and_no_more(
@@ -66,3 +66,22 @@ def test_a_size_has_no_peak_where_another_allocator_counts_nothing(monkeypatch: 
     size.enter()
     size.tell(0.5, 4)
     assert told == [{"samples": 8, "seconds": 0.5, "peak": None}]
+
+
+def test_passwords_in_what_a_script_said_are_in_nothing_that_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in why it ended nor in what an experiment could not do."""
+    address = "postgresql://u:hunter2@db/x"
+    messages = (
+        Message(kind="unresized", body={"why": f"no answer of {address}"}, at=0.0),
+        Message(kind="storage", body={"missing": {"reread": address}, "lines": [1]}, at=0.0),
+    )
+    told: dict[str, Any] = {"reason": f"RuntimeError: {address}", "stderr_tail": address}
+    raised = Result(outcome="failed", seconds=1.0, messages=messages, **told)
+    monkeypatch.setattr(examination, "run", lambda _: raised)
+    shown = examination._hold(("train.py",), tmp_path, "it", Parts(), 2.5)
+    assert "hunter2" not in repr(shown)
+    assert examination._notes(shown) == (
+        "the script ended before the experiments did (failed: RuntimeError: postgresql://u:***@db/x)",
+    )

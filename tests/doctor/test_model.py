@@ -152,6 +152,8 @@ def test_another_batch_is_predicted_between_sizes_that_ran() -> None:
     assert rate(run, Change(change="batch_size", value=64)) == pytest.approx(1 / 0.012)
     assert rate(run, Change(change="batch_size", value=48)) == pytest.approx(48 / 32 / 0.022)
     assert predict(run, [Change(change="batch_size", value=128)]) is None
+    # A step of four accumulated batches was run as one of four batches at the other size, too.
+    assert rate(replace(run, batches=4.0), Change(change="batch_size", value=64)) == pytest.approx(1 / 0.012)
 
 
 @pytest.mark.parametrize(

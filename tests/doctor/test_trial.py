@@ -1,13 +1,14 @@
 """The experiments inside the loop: no epoch is stretched, and the parts come in order."""
 
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.optim import optimizer as torch_optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.doctor.trial import Parts, Trial
@@ -34,15 +35,14 @@ class FakeChild:
         raise _Ended
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
-def test_epochs_have_no_more_batches_than_they_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, persistent: bool
-) -> None:
-    """Held batches count as the epoch's own, drained ones are missing from it; and all parts are told of."""
+def held_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, loader: Iterable[Any]
+) -> tuple[FakeChild, list[int]]:
+    """A loop over that loader with a trial in it: what is told, and the epochs' lengths."""
     monkeypatch.setattr(
         torch_optimizer, "_global_optimizer_post_hooks", torch_optimizer._global_optimizer_post_hooks.copy()
     )
-    session = Session(Plan(name="it", root=tmp_path))
+    session = Session(Plan(name="it", root=folder))
     session.start()
     kind = vars(torch_dataloader)["_BaseDataLoaderIter"]
     kept = {name: getattr(kind, name) for name in ("__next__", "_reset", "_next_index")}
@@ -53,9 +53,6 @@ def test_epochs_have_no_more_batches_than_they_would(
     )  # fmt: skip
     net = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    loader = DataLoader(
-        TensorDataset(torch.arange(74.0).view(37, 2)), num_workers=workers, persistent_workers=persistent
-    )
     epochs: list[int] = []
     try:
         Trial(child, session, parts)  # type: ignore[arg-type]
@@ -72,8 +69,56 @@ def test_epochs_have_no_more_batches_than_they_would(
         for name, own in kept.items():
             setattr(kind, name, own)
         session.finish("done")
+    return child, epochs
+
+
+DATA = TensorDataset(torch.arange(74.0).view(37, 2))
+PARTS = ["first", "began", "observed", "replay", "batch", "drain", "finished"]
+
+
+class Unsized(Sampler[int]):
+    """Does not say how long it is."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(37))
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_sampler_that_does_not_say_its_length_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an iterable dataset without one is."""
+    child, _ = held_in(tmp_path, monkeypatch, DataLoader(DATA, sampler=Unsized()))
+    assert [kind for kind, _ in child.told] == PARTS
+
+
+class Turns:
+    """Batches of one loader and of another, by turns."""
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = [iter(DataLoader(DATA)), iter(DataLoader(DATA, batch_size=2))]
+        for _ in range(18):
+            yield from map(next, drawn)
+
+
+def test_loaders_that_take_turns_are_not_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held batches of one would leave the other's waiting in what computing is said to take."""
+    child, _ = held_in(tmp_path, monkeypatch, Turns())
+    assert [kind for kind, _ in child.told] == ["first", "began", "observed", "finished"]
+    assert "several loaders feed the steps" in child.told[-1][1]["why"]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
+def test_epochs_have_no_more_batches_than_they_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, persistent: bool
+) -> None:
+    """Held batches count as the epoch's own, drained ones are missing from it; and all parts are told of."""
+    loader = DataLoader(DATA, num_workers=workers, persistent_workers=persistent)
+    child, epochs = held_in(tmp_path, monkeypatch, loader)
     kinds = [kind for kind, _ in child.told]
-    assert kinds == ["first", "began", "observed", "replay", "batch", "drain", "finished"]
+    assert kinds == PARTS
     assert max(epochs) == 37
     assert epochs[:2] == [37, 37]
     assert min(epochs) >= 1

@@ -26,6 +26,13 @@ from stoker.facts.secrets import hide_password, hide_secrets, printable
         ("--hf-token pa55", "--hf-token ***"),
         ("--model.auth_token=pa55", "--model.auth_token=***"),
         ("--password --lr 0.1", "--password --lr 0.1"),
+        ("https://a.blob/x?sv=1&sig=pa55&e=2", "https://a.blob/x?sv=1&sig=***&e=2"),
+        (
+            "https://h/x?token=pa55 https://h/x?access_token=pa55",
+            "https://h/x?token=*** https://h/x?access_token=***",
+        ),
+        ("--url=https://b.s3/x?X-Amz-Signature=pa55", "--url=https://b.s3/x?X-Amz-Signature=***"),
+        ("https://h/x?api_key=pa55&AccessKey=pa55", "https://h/x?api_key=***&AccessKey=***"),
     ],
 )
 def test_secrets_are_not_kept(typed: str, kept: str) -> None:
@@ -42,6 +49,7 @@ def test_secrets_are_not_kept(typed: str, kept: str) -> None:
         "s3://bucket/a:b@c/d",
         "data.url=https://host:8080/path@2",
         "--tokenizer bert",
+        "--pad-token=<pad> design=3 --sig=0.5 https://h/x?design=3&tokens=5",
     ],
 )
 def test_what_is_no_secret_is_kept_as_it_is(typed: str) -> None:
@@ -76,8 +84,11 @@ def test_another_process_s_words_are_harmless() -> None:
 
 
 def test_a_record_keeps_no_password(tmp_path: Path) -> None:
-    """The script gets it; the record, which others may read, does not."""
-    (tmp_path / "train.py").write_text("import sys\nopen('got', 'w').write(sys.argv[2])\n")
+    """The script gets it; the record, which others may read, does not, nor by what the script raised."""
+    (tmp_path / "train.py").write_text(
+        "import sys\nopen('got', 'w').write(sys.argv[2])\n"
+        "raise RuntimeError(f'cannot reach postgresql://u:{sys.argv[2]}@db/x')\n"
+    )
     command = [
         sys.executable,
         "-m",
@@ -90,10 +101,12 @@ def test_a_record_keeps_no_password(tmp_path: Path) -> None:
         "--password",
         "pa55",
     ]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120, env=dict(os.environ))
+    done = subprocess.run(command, cwd=tmp_path, check=False, timeout=120, env=dict(os.environ))
+    assert done.returncode == 1
     assert (tmp_path / "got").read_text() == "pa55"
     record = tmp_path / ".stoker/runs/it"
     assert json.loads((record / "run.json").read_text())["command"] == ["train.py", "--password", "***"]
+    assert json.loads((record / "rank0/rank.json").read_text())["error"].endswith("postgresql://u:***@db/x")
     assert not [path for path in record.rglob("*.json*") if "pa55" in path.read_text()]
 
 

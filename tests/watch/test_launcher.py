@@ -236,6 +236,35 @@ def test_wrong_use_is_answered(stoker: WarmStoker, tmp_path: Path, words: list[s
     assert done.stdout == ""
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_may_load_with_workers(stoker: WarmStoker, tmp_path: Path) -> None:
+    """Whatever starts its workers, and torchdata's loader too; what fails in one shows no frame of ours."""
+    text = """
+import multiprocessing, torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+class Items(torch.utils.data.Dataset):
+    def __init__(self, bad=9): self.bad = bad
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        if i == self.bad: raise KeyError(f"no sample {i}")
+        return torch.full((1,), float(i))
+def train():
+    for kind in (DataLoader, StatefulDataLoader):
+        print(sum(float(x) for x in kind(Items(), num_workers=1, multiprocessing_context="fork")), flush=True)
+    try:
+        list(DataLoader(Items(2), num_workers=1, multiprocessing_context="fork"))
+    except KeyError as error:
+        print("stoker" in str(error), flush=True)
+if __name__ == "__main__":
+    child = multiprocessing.get_context("fork").Process(target=train)
+    child.start(); child.join()
+    raise SystemExit(child.exitcode)
+"""
+    done = stoker.run("run", "--quiet", script(tmp_path, text), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "6.0\n6.0\nFalse\n"), done.stderr
+
+
 def test_the_interpreters_own_names_are_given_back(tmp_path: Path) -> None:
     """After a Watch everything that was hooked is what it was before."""
     text = """

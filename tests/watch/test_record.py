@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,56 @@ def test_a_line_that_is_none_of_a_record_is_named(folder: Path, line: str) -> No
         RecordBroken, match=r"resources.jsonl, line 1 is no line of a record.*delete that line"
     ):
         list(Record.open(folder).ranks[0].resources())
+
+
+BATCH = {
+    "loader": 0, "worker": None, "seq": 0, "t": 1.0, "samples": 4, "read": 0.1, "transform": 0.0,
+    "collate": 0.0, "handoff": None, "pin": None, "cpu": 0.01, "queued": None, "bytes": None, "disk": None,
+    "faults": None, "calls": {"item": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("steps", {**step(3)._asdict(), "forward": None}),
+        ("steps", {**step(3)._asdict(), "copy": "x"}),
+        ("steps", {**step(3)._asdict(), "other": float("nan")}),
+        ("steps", {**step(3)._asdict(), "device": [1]}),
+        ("steps", {"step": 3, "t": 1.0}),
+        ("batches", {**BATCH, "read": None}),
+        ("batches", {**BATCH, "calls": None}),
+        ("batches", {**BATCH, "calls": {"item": "x"}}),
+        ("resources", {"t": 1.0, "processes": [{}]}),
+        ("resources", {"t": 1.0, "processes": [1]}),
+        ("resources", {"t": 1.0, "cpu_s": "x"}),
+    ],
+)
+def test_a_line_that_was_harmed_is_named(folder: Path, name: str, harm: dict[str, Any]) -> None:
+    """By whoever reads it: which line, what in it, and what to do."""
+    path = folder / f"rank0/{name}.jsonl"
+    path.write_text(json.dumps(harm) + "\n" + path.read_text())
+    with pytest.raises(RecordBroken, match=rf"{name}.jsonl, line 1 (has|is no) .*delete that line"):
+        examine_record(Record.open(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("run.json", {"facts": [1]}),
+        ("run.json", {"facts": {"host": [1]}}),
+        ("rank0/rank.json", {"loaders": [{"id": "x", "name": "L", "fed": 3}]}),
+        ("rank0/rank.json", {"loaders": [{"id": 0, "name": "L", "fed": "x"}]}),
+        ("rank0/rank.json", {"loaders": {"id": 0}}),
+        ("rank0/rank.json", {"overhead": [1]}),
+    ],
+)
+def test_a_description_that_was_harmed_is_named(folder: Path, name: str, harm: dict[str, Any]) -> None:
+    """With its path, what in it, and what to do."""
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **harm}))
+    with pytest.raises(RecordBroken, match=rf"{name} has (facts|loaders|overhead).*run again"):
+        examine_record(Record.open(folder))
 
 
 def test_a_record_without_a_rank_is_told(folder: Path) -> None:

@@ -34,7 +34,9 @@ def replayed(
         missing.setdefault("replay", "it was not held, or did not come to its end")
         return None, None
     held = [step for step in steps if told["began"] < step.t <= told["t"] + 1e-3][1:]
-    held = since_startup(held, workers) or [step for step in held if not step.startup]
+    held = (
+        since_startup(held, workers) or [step for step in held if not step.startup] or _begun(held, workers)
+    )
     if len(held) < _LEAST_HELD:
         missing["replay"] = f"only {len(held)} steps could be timed"
         return None, None
@@ -43,6 +45,11 @@ def replayed(
     if len(left) < max(_LEAST_HELD, _LEAST_LEFT * len(held)):
         left = [step.seconds for step in held]
     return by_stretches(left), spread_of(left)
+
+
+def _begun(steps: Iterable[Step], workers: int) -> list[Step]:
+    """Of epochs of one step each, steps without their beginning; none where that starts or wakes workers."""
+    return [] if workers else [step._replace(wait=(step.wait or 0.0) - step.startup) for step in steps]
 
 
 def drained(told: Mapping[str, Any] | None, missing: MutableMapping[str, str]) -> float | None:

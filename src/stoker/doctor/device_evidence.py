@@ -24,22 +24,33 @@ Lines = Sequence[Mapping[str, Any]]
 # A card at rest lowers its clock; readings of that say nothing.
 _AT_WORK_PERCENT = 50
 UNPROBED = "convolutions alone"
+# By how much updates a step may be off a whole number for the first or last step that was cut.
+_AT_THE_ENDS = 0.1
 
 
 def read_device(
-    messages: Sequence[Message], lines: Lines, cards: Sequence[Card], *, steps: int
+    messages: Sequence[Message],
+    lines: Lines,
+    cards: Sequence[Card],
+    *,
+    steps: int,
+    updates: int | None = None,
 ) -> dict[str, Any]:
-    """The fields of `Evidence` that speak of the GPU; `lines` are counters while the loop was observed."""
+    """The fields of `Evidence` that speak of the GPU; `lines` are counters while the loop was observed.
+
+    Experiments count every optimizer's update, and of `updates` so many made the observed `steps`.
+    """
+    each = _updates_a_step(updates, steps)
     told = {message.kind: message.body for message in messages}
     about = told.get("device") or told.get("overflow")
     card = _card(about, cards)
     return {
-        "resized": read_sizes_that_ran(messages),
+        "resized": read_sizes_that_ran(messages, each),
         "fresh": read_fresh(messages),
         "copied": Copied(**told["copied"]) if "copied" in told else None,
-        "trace": Trace(**told["trace"]) if "trace" in told else None,
-        "syncs": _syncs(told.get("syncs")),
-        "variants": {one["name"]: one["seconds"] for one in _all(messages, "variant")} or None,
+        "trace": Trace(**_of_steps(told["trace"], each)) if "trace" in told else None,
+        "syncs": _syncs(told.get("syncs"), each),
+        "variants": {one["name"]: one["seconds"] * each for one in _all(messages, "variant")} or None,
         "others": None if card is None else card.others,
         "allocator": _allocator(lines, told.get("device"), steps),
         "clocks": _clocks(lines, card),
@@ -47,10 +58,27 @@ def read_device(
     }
 
 
-def read_sizes_that_ran(messages: Sequence[Message]) -> tuple[SizePoint, ...]:
-    """Steps with batches of other sizes, the loop's own first."""
+def _updates_a_step(updates: int | None, steps: int) -> float:
+    """Of a loop with several optimizers more than one; a step at either end of those observed is neither."""
+    if not updates or not steps:
+        return 1.0
+    each = updates / steps
+    whole = max(1, round(each))
+    return float(whole) if abs(each / whole - 1) < _AT_THE_ENDS else max(1.0, each)
+
+
+def _of_steps(trace: Mapping[str, Any], each: float) -> dict[str, Any]:
+    """What was told of an update, of a step; a kernel takes as long in either."""
+    return {
+        name: told if told is None or name in ("steps", "kernel") else told * each
+        for name, told in trace.items()
+    }
+
+
+def read_sizes_that_ran(messages: Sequence[Message], each: float = 1.0) -> tuple[SizePoint, ...]:
+    """Steps of so many updates with batches of other sizes, the loop's own first."""
     return tuple(
-        SizePoint(samples=one["samples"], seconds=one["seconds"], peak=one["peak"])
+        SizePoint(samples=one["samples"], seconds=one["seconds"] * each, peak=one["peak"])
         for one in _all(messages, "resized")
     )
 
@@ -117,8 +145,8 @@ def _card(about: Mapping[str, Any] | None, cards: Sequence[Card]) -> Card | None
     return same[0] if same else cards[0] if len(cards) == 1 else None
 
 
-def _syncs(told: Mapping[str, Any] | None) -> tuple[Sync, ...] | None:
-    return None if told is None else tuple(Sync(line=line, each=each) for line, each in told["lines"])
+def _syncs(told: Mapping[str, Any] | None, by: float) -> tuple[Sync, ...] | None:
+    return None if told is None else tuple(Sync(line=line, each=each * by) for line, each in told["lines"])
 
 
 def _allocator(lines: Lines, about: Mapping[str, Any] | None, steps: int) -> Allocator | None:

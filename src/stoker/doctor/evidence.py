@@ -6,7 +6,6 @@ What was not measured is None, and `missing` says why; no cause may rest on it, 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from statistics import fmean, median
 from typing import Any
@@ -27,20 +26,17 @@ from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
 from stoker.doctor.steadiness import settled_step, spread_of
+from stoker.doctor.trends import growth_of, more_work_of, stalls_of
 from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
 from stoker.watch.tally import Making
 
-_NOT_OF_THE_PROCESS = ("t", "draws", "compiled", "work", "padding", "loaders")
+_NOT_OF_THE_PROCESS = ("t", "draws", "updates", "compiled", "work", "padding", "loaders")
 # Of a record of days, the last steps: what is slow now.
 MOST_STEPS = 100_000
 # Batches whose own times are kept.
 _MOST_BATCHES = 4096
-# Steps of which a slope or a stall can be told.
-_FEWEST = 16
-# Steps that stand out, for what holds them up to be one that comes again.
-_LEAST_STALLS = 3
 # Bytes a batch: less are those of the counters that were read beside it.
 _NO_READING = 4096
 # Of the cores that may be used, for them to be what limits a run.
@@ -70,6 +66,8 @@ class Evidence:
     `epochs` those of the first epoch and of the later ones; `made` is what each batch took, in order.
     `foreign` are cores that other processes may have taken from it.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
+    `startup` is the share of time from `iter()` to an epoch's first batch, where workers make it; `starts` is
+    how many epochs begin, a step.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
     `spread`, a share, by how much the mean step may be off, nine times in ten; `compute_spread` of `compute`.
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes,
@@ -88,6 +86,7 @@ class Evidence:
     step: float
     shares: Mapping[str, float | None]
     startup: float = 0.0
+    starts: float = 0.0
     steps: int = 0
     typical: float | None = None
     settled: float | None = None
@@ -146,17 +145,24 @@ class Evidence:
         return share * self.step if share else 0.0
 
     @property
+    def starting(self) -> float:
+        """The share of a step that starting workers costs: up to an epoch's first batch, less its making."""
+        if self.drawn is not None and self.drawn.persistent:
+            return 0.0
+        return max(0.0, self.startup - self.starts * (self.make or 0.0) / self.step)
+
+    @property
     def lost(self) -> float:
-        """The share of a step that is lost to waiting for data, loaders starting up apart.
+        """The share of a step that is lost to waiting for data, workers starting up apart.
 
         No more than what held batches would save; and all of that where the cores are full, since what the
         loop itself does takes longer beside its workers; not where their start or their threads fill them.
         """
-        waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.startup)
+        waiting = max(0.0, (self.shares.get("wait") or 0.0) - self.starting)
         if self.compute is None:
             return waiting
         saved = max(0.0, 1 - self.compute / self.step)
-        used, otherwise = (self.cores or 0.0) + (self.foreign or 0.0), max(self.startup, self.freed or 0.0)
+        used, otherwise = (self.cores or 0.0) + (self.foreign or 0.0), max(self.starting, self.freed or 0.0)
         full = self.workers and self.own_cores is not None and used >= _FULL * self.own_cores
         return saved if full and waiting >= ALARM > otherwise else min(waiting, saved)
 
@@ -280,22 +286,27 @@ def read(
         per_step = max(1.0, round(samples / drawn[1].batch_size))
     resources = [line for line in lines if _within(line["t"], began, ended)]
     missing = {**(told.get("storage", {}).get("missing") or {}), **(more.get("missing") or {})}
-    on_device = read_device(mine, resources, more.get("cards") or (), steps=len(steps))
+    updates = told.get("observed", {}).get("updates")
+    on_device = read_device(mine, resources, more.get("cards") or (), steps=len(steps), updates=updates)
     missing.update(missing_of(mine))
     process = {k: v for k, v in told.get("observed", {}).items() if k not in _NOT_OF_THE_PROCESS}
     if process.get("on_gpu"):
         process["context_bytes"] = context_bytes(mine, on_device["others"])
     own = own_steps(steps, rank.meetings())
     part = sum(step.seconds for step in own) / sum(seconds)
-    stalls, every = _stalls(own)
+    stalls, every = stalls_of(own)
     compute, compute_spread = replayed(
         all_steps, told.get("replay"), missing, workers=workers, filling=_filling(drawn, making)
     )
-    growth = _growth([step.seconds - (step.wait or 0.0) for step in own])
+    begun = [step for step in steps if step.startup]
+    # A loop that makes its own batches starts nothing: the first of an epoch takes as long as any.
+    alone = drawn is not None and drawn[1].workers == 0
+    growth = growth_of([step.seconds - (step.wait or 0.0) for step in own])
     return Evidence(
         step=fmean(seconds),
         shares=_shares(steps),
-        startup=sum(step.startup for step in steps) / sum(seconds),
+        startup=0.0 if alone else sum(step.startup for step in begun) / sum(seconds),
+        starts=len(begun) / len(steps),
         steps=len(steps),
         typical=median(seconds),
         spread=spread_of(seconds),
@@ -316,7 +327,7 @@ def read(
         recompiled=_recompiled(told),
         growth=growth[0],
         grown=_scaled(growth[1], part),
-        more_work=_more_work(told.get("observed", {}).get("work") or ()),
+        more_work=more_work_of(told.get("observed", {}).get("work") or ()),
         stalls=_scaled(stalls, part),
         stall_every=every,
         process=process,
@@ -429,51 +440,6 @@ def _recompiled(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, float] | No
 
 def _scaled(value: float | None, by: float) -> float | None:
     return None if value is None else value * by
-
-
-def _growth(seconds: Sequence[float]) -> tuple[float | None, float | None]:
-    """How much longer the last fifth of the steps took than the first, by their medians; 1 without a trend.
-
-    And the share of all of them that lies above the first fifth.
-
-    A machine that was busy for a while makes some steps long; what grows makes nearly every step longer than
-    nearly all before it.
-    """
-    if len(seconds) < 2 * _FEWEST:
-        return None, None
-    part = len(seconds) // 5
-    parts = [median(seconds[at : at + part]) for at in range(0, part * 5, part)]
-    grows = all(later > before for before, later in pairwise(parts))
-    return (parts[-1] / parts[0], max(0.0, 1 - parts[0] / fmean(seconds))) if grows else (1.0, 0.0)
-
-
-def _more_work(sizes: Sequence[int]) -> float | None:
-    """How much more went into the last fifth of the steps looked at than into the first, by their medians."""
-    if len(sizes) < _FEWEST:
-        return None
-    part = len(sizes) // 5
-    return median(sizes[-part:]) / median(sizes[:part])
-
-
-def _stalls(steps: Sequence[Step]) -> tuple[float | None, int | None]:
-    """The share of time in steps whose `other` stands out, and how many steps lie from one to the next.
-
-    All that those steps and the ones after them take beyond others, waits apart: after a checkpoint of 100 MB
-    the caches are cold, and 16 ms of forward and backward came on top of the 130 that it was written in.
-    """
-    if len(steps) < _FEWEST:
-        return None, None
-    others = [step.other for step in steps]
-    typical = median(others)
-    whole = median(step.seconds for step in steps)
-    found = [at for at, other in enumerate(others) if other - typical > 0.5 * whole]
-    if len(found) < _LEAST_STALLS:
-        return (0.0, None) if not found else (None, None)
-    busy = [step.seconds - (step.wait or 0.0) for step in steps]
-    touched = {at for stall in found for at in (stall, stall + 1) if at < len(steps)}
-    lost = sum(busy[at] - median(busy) for at in touched) / sum(step.seconds for step in steps)
-    gaps = [b - a for a, b in pairwise(found)]
-    return lost, round(median(gaps)) if gaps else None
 
 
 def _throttled(resources: Sequence[Mapping[str, Any]]) -> float | None:

@@ -29,6 +29,7 @@ from stoker.doctor.spawned import run_of_ranks
 from stoker.doctor.trial import Parts, as_argument
 from stoker.doctor.verdict import Verdict, reach
 from stoker.errors import DiagnosisFailed
+from stoker.facts.secrets import hide_password
 from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.watch import Record
@@ -303,10 +304,32 @@ def _hold(
         env=variables(parts.threads),
     )
     try:
-        return run(plan)
+        return _shown(run(plan))
     finally:
         for own in (name, run_of_ranks(name)):
             board_path(folder, own).unlink(missing_ok=True)
+
+
+def _shown(result: Result) -> Result:
+    """What the script said of itself, its errors above all, without the passwords in it."""
+    return replace(
+        result,
+        reason=hide_password(result.reason),
+        stderr_tail=hide_password(result.stderr_tail),
+        messages=tuple(replace(one, body=_shown_texts(one.body)) for one in result.messages),
+    )
+
+
+def _shown_texts(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts of a message, and those by name in one of its fields; lists hold figures."""
+    return {
+        name: hide_password(told)
+        if isinstance(told, str)
+        else _shown_texts(told)
+        if isinstance(told, dict)
+        else told
+        for name, told in body.items()
+    }
 
 
 def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:

@@ -6,7 +6,7 @@ Nothing here steps: weights, the order of samples and the generators are as they
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from stoker.doctor import report, words
 from stoker.doctor.examination import Diagnosis, examine_record
@@ -128,10 +128,9 @@ def _twin(loader: "DataLoader[Any]") -> "DataLoader[Any]":
 @contextmanager
 def _generators_kept(loader: "DataLoader[Any]") -> Iterator[None]:
     """Random numbers go on afterwards as if nothing had been drawn."""
-    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-    own = [getattr(one, "generator", None) for one in (loader, *samplers)]
-    generators = [(one, one.get_state()) for one in own if isinstance(one, torch.Generator)]
     numpy = sys.modules.get("numpy")
+    held = [one for part in _parts_of(loader) for one in vars(part).values()]
+    own = [(one, state) for one in held if (state := _state_of(one, numpy)) is not None]
     kept = torch.get_rng_state(), random.getstate(), None if numpy is None else numpy.random.get_state()
     try:
         yield
@@ -140,5 +139,30 @@ def _generators_kept(loader: "DataLoader[Any]") -> Iterator[None]:
         random.setstate(kept[1])
         if numpy is not None:
             numpy.random.set_state(kept[2])
-        for generator, state in generators:
-            generator.set_state(state)
+        for generator, (restore, state) in own:
+            restore(generator, state)
+
+
+def _parts_of(loader: "DataLoader[Any]") -> list[Any]:
+    """The loader, what it takes samples by, and the samplers and datasets that those hold in turn."""
+    found: list[Any] = []
+    left: list[Any] = [loader, loader.sampler, loader.batch_sampler, loader.dataset, loader.collate_fn]
+    while left:
+        one = left.pop()
+        if hasattr(one, "__dict__") and not any(one is known for known in found):
+            found.append(one)
+            left += [held for held in vars(one).values() if isinstance(held, Sampler | Dataset)]
+    return found
+
+
+def _state_of(one: Any, numpy: Any) -> tuple[Callable[[Any, Any], object], Any] | None:
+    """What a generator of random numbers stands at, and how it is put back there; None of what is none."""
+    if isinstance(one, torch.Generator):
+        return torch.Generator.set_state, one.get_state()
+    if isinstance(one, random.Random):
+        return random.Random.setstate, one.getstate()
+    if numpy is not None and isinstance(one, numpy.random.RandomState):
+        return numpy.random.RandomState.set_state, one.get_state()
+    if numpy is not None and isinstance(one, numpy.random.Generator):
+        return lambda it, state: setattr(it.bit_generator, "state", state), one.bit_generator.state
+    return None

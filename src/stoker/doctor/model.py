@@ -365,7 +365,7 @@ def _with_workers(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
         return None
     workers = int(change.value)
     if not loop.workers:
-        return replace(loop, workers=workers)
+        return replace(loop, workers=workers, startup=_first_batch(run))
     first = min(loop.startup, _first_batch(run))
     return replace(loop, workers=workers, startup=first + (loop.startup - first) * workers / loop.workers)
 
@@ -384,10 +384,10 @@ def _with_persistent(run: Evidence, loop: _Loop, change: Change) -> _Loop | None
 
 
 def _first_batch(run: Evidence) -> float:
-    """What waiting for an epoch's first batch costs each of its steps; 0 where an epoch has no known end."""
-    if run.drawn is None or not run.drawn.length or run.make is None:
+    """What waiting for an epoch's first batch costs each of its steps; one may be left before its end."""
+    if run.drawn is None or run.make is None:
         return 0.0
-    return run.make / (run.drawn.length / run.batches)
+    return run.make * max(run.starts, run.batches / run.drawn.length if run.drawn.length else 0.0)
 
 
 def _made_on_the_device(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
@@ -444,7 +444,9 @@ def _with_batch(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     if points[after][0] != size:
         (low, fast), (high, slow) = points[after - 1], points[after]
         seconds = fast + (slow - fast) * (size - low) / (high - low)
-    return replace(loop, compute=seconds * run.batches * run.drawn.batch_size / size)
+    return replace(
+        loop, compute=seconds * run.drawn.batch_size / size
+    )  # a step of all its batches at that size
 
 
 def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:

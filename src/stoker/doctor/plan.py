@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from stoker.doctor.advice import CONSEQUENCES, MIND, lines_for
 from stoker.doctor.ahead import long_enough
-from stoker.doctor.budget import Budget, ram_with
+from stoker.doctor.budget import Budget
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure
 from stoker.doctor.foreign import FEW
 from stoker.doctor.model import Change, Interval, Prediction, predict, workers_worth_trying
+from stoker.doctor.needs import ram_need, vram_need
 from stoker.doctor.verdict import Verdict
 
 Kind = Literal["same", "redraw", "numerics", "optimization"]
@@ -320,7 +321,7 @@ def _option(
         run, [_change(step) for step in changes if step.predicted is not None], errors
     )
     rate = None if told is None else told.rate
-    workers = next((step.value for step in changes if step.change == "num_workers"), None)
+    values = {step.change: step.value for step in changes}
     return Option(
         name=name,
         changes=changes,
@@ -329,8 +330,8 @@ def _option(
         limit=None if told is None else told.limit,
         epoch=None if rate is None or epoch_steps is None else rate.time_for(epoch_steps),
         total=None if rate is None or steps is None else rate.time_for(steps),
-        vram=Need(need=budget.vram.peak, free=budget.vram.free),
-        ram=Need(need=ram_with(budget.ram, workers), free=budget.ram.free),
+        vram=Need(need=vram_need(run, budget, values), free=budget.vram.free),
+        ram=Need(need=ram_need(run, budget, values), free=budget.ram.free),
         risk="; ".join(dict.fromkeys(step.risk for step in changes if step.risk)) or "none known",
         alike=alike,
     )

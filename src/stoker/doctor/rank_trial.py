@@ -116,7 +116,7 @@ class RankTrial(Trial):
         if not self._fed:
             return "no DataLoader was drawn from"
         if self._by_several > _FEW_BY_SEVERAL * self._updates:
-            return "several loaders are drawn from for one step: none of them is replayed or drained"
+            return "several loaders feed the steps: none of them is replayed or drained"
         return None
 
     def _drain_to_the_end(self, iterator: Any) -> NoReturn:

@@ -44,13 +44,13 @@ from stoker.doctor.spawned import follow
 from stoker.doctor.work import Work
 from stoker.doctor.world import world_size
 from stoker.scratch import Child
-from stoker.watch.hooks import count_samples
+from stoker.watch.hooks import count_samples, length_of
 from stoker.watch.launcher import adopt
 from stoker.watch.session import Plan, Session
 
 # Epochs over which a drain is tried: a short one may end before the queue's own batches are through.
 _EPOCHS = 4
-# Of the observed steps, so many may draw from two loaders, at the turn of an epoch say.
+# Of the observed steps, so many may draw from two loaders, or from another, at the turn of an epoch say.
 _FEW_BY_SEVERAL = 0.1
 # The share of a step that held batches must save for the data to be read again.
 _WORTH_PROBING = 0.05
@@ -227,7 +227,7 @@ class Trial:
         if self._since:
             self._fed[self._since[-1]] = self._fed.get(self._since[-1], 0) + 1
             self._draws += sum(self._trains(loader) for loader in self._since)
-            self._by_several += len(set(self._since)) > 1
+            self._by_several += len(set(self._since)) > 1 or not self._trains(self._since[-1])
             self._since.clear()
         if self._probe is not None and self._steps == 1 and _compiled() is None:
             self._probe.note()
@@ -282,6 +282,7 @@ class Trial:
                 "observed",
                 t=time.time(),
                 draws=self._draws,
+                updates=self._updates,
                 compiled=_compiled(),
                 work=self._work.sizes,
                 padding=self._work.padding,
@@ -297,9 +298,7 @@ class Trial:
             elif not self._fed:
                 self._go_on(_NO_LOADER)
             elif self._by_several > _FEW_BY_SEVERAL * self._updates:
-                self._go_on(
-                    "several loaders are drawn from for one step: none of them is replayed or drained"
-                )
+                self._go_on("several loaders feed the steps: none of them is replayed or drained")
             else:
                 self._begin("hold")
         elif self._part == "replay":
@@ -394,10 +393,8 @@ class Trial:
         self._handed += 1
 
     def _is_at_length(self, iterator: Any) -> bool:
-        try:
-            return bool(iterator._num_yielded + self._handed >= len(iterator))
-        except TypeError:  # an iterable dataset without a length
-            return False
+        length = length_of(iterator)  # None of an iterable dataset, or a sampler, that has none
+        return length is not None and bool(iterator._num_yielded + self._handed >= length)
 
     def _drain(self, iterator: Any) -> Any:
         """Draw without training; the last batch goes to the loop.

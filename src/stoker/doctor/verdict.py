@@ -160,6 +160,16 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             ("the loop waits for data, and nothing that was measured says why", _to_measure_next(run)),
         )
     waiting = f"waiting for data is {run.lost:.0%} of the step"
+    waited = run.shares.get("wait") or 0.0
+    if run.compute is not None:  # no more than held batches would save
+        waited = min(waited, 1 - run.compute / run.step)
+    if waited >= ALARM:
+        return (
+            UNKNOWN,
+            waited,
+            0.0,
+            (f"{waiting}, and starting its workers {run.starting:.0%}", _to_measure_next(run)),
+        )
     if run.trace is not None and run.trace.busy_share >= _BUSY:
         return (
             COMPUTE_BOUND,

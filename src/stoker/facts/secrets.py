@@ -5,7 +5,11 @@ from collections.abc import Sequence
 
 HIDDEN = "***"
 _IN_URL = re.compile(r"(?<=://)([^:/@\s]*):[^@/\s]*@")
-_IN_QUERY = re.compile(r"((?:password|secret)=)[^&\s]*")
+# Signed addresses let in whoever has them; a token only where it stands in an address.
+_IN_QUERY = re.compile(
+    r"((?:password|secret|x-amz-[\w-]+|(?<=[?&;])(?:[\w-]*token|sig|[\w-]*signature|api[-_]?key|access[-_]?key))=)[^&\s]*",
+    re.IGNORECASE,
+)
 # Of tokens only those that let somebody in: --pad-token and --max-tokens are of a text.
 _SECRET = re.compile(
     r"(?:^|[-_.])(?:pass|passwd|password|passphrase|secret|(?:secret|api|access|private)[-_]?key)$"
@@ -15,7 +19,7 @@ _SECRET = re.compile(
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """A URL, or a text that names some, as it may be shown."""
     return _IN_QUERY.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1:{HIDDEN}@", url))
 
 

@@ -192,14 +192,15 @@ def _observed_iterator_init(original: Callable[..., None]) -> Callable[..., None
     @wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         global _iterators
-        observer = _active
+        observer, told = _active, None
         if observer is not None:
             _iterators += 1
-            self._stoker_iterator = _iterators
+            told = self._stoker_iterator = _iterators
             self._stoker_box = observer.mailbox.open(_iterators)
             self._stoker_loader = observer.loaders.of(loader)
-            stateful = type(self).__module__ == _STATEFUL
-            _worker_loop.start_for(WorkerSpec(iterator=_iterators, stateful=stateful))
+        # Workers of a forked child, or of what Stoker tries, start by the same loop, and tell nobody.
+        stateful = type(self).__module__ == _STATEFUL
+        _worker_loop.start_for(WorkerSpec(iterator=told, stateful=stateful))
         original(self, loader, *args, **kwargs)
 
     return __init__

@@ -17,20 +17,16 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker.errors import NotPermitted, RecordBroken, RecordNotFound, RecordSchemaUnknown, StokerError
 from stoker.watch.phases import Batch, Meeting, Step
+from stoker.watch.soundness import FIELDS, fault_in, fault_in_counters, fault_in_rank, fault_in_run, is_number
 
 SCHEMA = 1
 VALUE = TypeVar("VALUE", Step, Batch, Meeting)
-_FIELDS: dict[type, frozenset[str]] = {
-    Step: frozenset(Step._fields),
-    Meeting: frozenset(Meeting._fields),
-    Batch: frozenset(field.name for field in fields(Batch)),
-}
 
 
 def default_root() -> Path:
@@ -149,25 +145,38 @@ class RankRecord:
 
     def steps(self) -> Iterator[Step]:
         """The steps, in order."""
-        for line in self._lines("steps"):
-            yield _as(Step, line, self.folder)
+        yield from self._values(Step, "steps")
 
     def batches(self) -> Iterator[Batch]:
         """The batches as their loaders made them."""
-        for line in self._lines("batches"):
-            yield _as(Batch, line, self.folder)
+        yield from self._values(Batch, "batches")
 
     def meetings(self) -> Iterator[Meeting]:
         """The collectives of all ranks, as this one met them; none of a process that trains by itself."""
-        for line in self._lines("meetings", timed=False):
-            if "part" not in line:  # as the doctor's own records once had them
-                yield _as(Meeting, line, self.folder)
+        yield from self._values(Meeting, "meetings", timed=False)
 
     def resources(self) -> Iterator[Mapping[str, Any]]:
         """The counters, about one line a second."""
-        yield from self._lines("resources")
+        for number, line in self._lines("resources"):
+            if (fault := fault_in_counters(line)) is not None:
+                raise _broken_line(self.folder / "resources.jsonl", number, fault)
+            yield line
 
-    def _lines(self, name: str, *, timed: bool = True) -> Iterator[dict[str, Any]]:
+    def _values(self, kind: type[VALUE], name: str, *, timed: bool = True) -> Iterator[VALUE]:
+        fields = FIELDS[kind]
+        for number, line in self._lines(name, timed=timed):
+            if "part" in line:  # as the doctor's own records once had meetings
+                continue
+            path = self.folder / f"{name}.jsonl"
+            if (fault := fault_in(kind, line)) is not None:
+                raise _broken_line(path, number, fault)
+            try:
+                value = kind(**{key: told for key, told in line.items() if key in fields})
+            except TypeError as error:
+                raise _broken_line(path, number, f"is no {kind.__name__.lower()} ({error})") from error
+            yield value
+
+    def _lines(self, name: str, *, timed: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
         path = self.folder / f"{name}.jsonl"
         try:
             with path.open("rb") as file:
@@ -178,9 +187,9 @@ class RankRecord:
                         told = json.loads(line)
                     except ValueError as error:
                         raise _broken_line(path, number, f"is not JSON ({error})") from error
-                    if not isinstance(told, dict) or (timed and not isinstance(told.get("t"), (int, float))):
+                    if not isinstance(told, dict) or (timed and not is_number(told.get("t"))):
                         raise _broken_line(path, number, "is no line of a record")
-                    yield told
+                    yield number, told
         except FileNotFoundError:
             return
         except PermissionError as error:
@@ -191,15 +200,6 @@ def _broken_line(path: Path, number: int, what: str) -> RecordBroken:
     return RecordBroken(
         f"{path}, line {number} {what}: the file was changed or damaged; delete that line to read the rest"
     )
-
-
-def _as(kind: type[VALUE], line: Mapping[str, Any], folder: Path) -> VALUE:
-    try:
-        return kind(**{key: value for key, value in line.items() if key in _FIELDS[kind]})
-    except TypeError as error:
-        raise RecordBroken(
-            f"a line in {folder} is not a {kind.__name__.lower()}: {error}; delete it to read the rest"
-        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,11 +243,14 @@ class Record:
                 f"{folder} has schema {about.get('schema')!r}; this Stoker reads schema {SCHEMA}: "
                 "read it with the version that wrote it"
             )
+        _require_sound(folder / "run.json", fault_in_run(about))
         ranks = {}
         for path in sorted(folder.glob("rank*/rank.json")):
             number = path.parent.name.removeprefix("rank")
             if number.isdigit():
-                ranks[int(number)] = RankRecord(rank=int(number), folder=path.parent, about=_read_json(path))
+                told = _read_json(path)
+                _require_sound(path, fault_in_rank(told))
+                ranks[int(number)] = RankRecord(rank=int(number), folder=path.parent, about=told)
         return cls(folder=folder, about=about, ranks=dict(sorted(ranks.items())))
 
 
@@ -264,6 +267,11 @@ def _find(where: str | Path, root: Path) -> Path:
     raise RecordNotFound(
         f"no record at {where} nor in {root} (newest there: {recent}); give a folder or a run id"
     )
+
+
+def _require_sound(path: Path, fault: str | None) -> None:
+    if fault is not None:
+        raise RecordBroken(f"{path} {fault}: the file was changed or damaged; mend that, or run again")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 
 from stoker import __version__, facts
 from stoker.errors import UsageError
-from stoker.facts.secrets import hide_secrets
+from stoker.facts.secrets import hide_password, hide_secrets
 from stoker.watch import hooks
 from stoker.watch.account import Account
 from stoker.watch.observer import Observer
@@ -199,7 +199,7 @@ class Session:
                 "ended": None if outcome is None else time.time(),
                 "outcome": outcome,
                 "exit_code": exit_code,
-                "error": error,
+                "error": None if error is None else hide_password(error),
                 "steps": account.steps,
                 "device": None if device is None else device.name,
                 "gradient_bytes": self.observer.gradient_bytes,

@@ -36,9 +36,9 @@ _loads = ForkingPickler.loads
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSpec:
-    """What a worker is told at its start; pickled with it."""
+    """What a worker is told at its start; pickled with it. Without an iterator nobody asks for costs."""
 
-    iterator: int
+    iterator: int | None
     stateful: bool = False
 
 
@@ -72,17 +72,18 @@ class WorkerLoop:
 
 
 def _observed_loop(spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
-    """Torch's worker loop, with the fetcher timed and the pickler telling."""
-    watch_libraries()
-    _patch_fetchers()
-    _this_worker.iterator = spec.iterator
-    multiprocessing.queues._ForkingPickler = _TellingPickler  # type: ignore[attr-defined]
-    vars(torch_worker)["ExceptionWrapper"] = _wrap_plainly
-    loop = _TORCH_LOOP
-    if spec.stateful:
-        stateful = import_module("torchdata.stateful_dataloader.worker")
-        vars(stateful)["ExceptionWrapper"] = _wrap_plainly
-        loop = _stateful_loop()
+    """Torch's worker loop, with the fetcher timed and the pickler telling; plain where nobody asks."""
+    module = import_module("torchdata.stateful_dataloader.worker") if spec.stateful else torch_worker
+    if spec.iterator is None:
+        unpatch_fetchers()  # which a forked worker has from a process that was observed
+    else:
+        watch_libraries()
+        _patch_fetchers()
+        _this_worker.iterator = spec.iterator
+        multiprocessing.queues._ForkingPickler = _TellingPickler  # type: ignore[attr-defined]
+        for one in {torch_worker, module}:
+            vars(one)["ExceptionWrapper"] = _wrap_plainly
+    loop = module._worker_loop if spec.stateful else _TORCH_LOOP
     loop(*args, **kwargs)
 
 
@@ -129,11 +130,6 @@ def _wrap_plainly(*args: Any, **kwargs: Any) -> Any:
     if not args and "exc_info" not in kwargs and error is not None:
         kwargs["exc_info"] = (kind, error, without_stoker(trace))
     return ExceptionWrapper(*args, **kwargs)
-
-
-def _stateful_loop() -> Callable[..., None]:
-    module = import_module("torchdata.stateful_dataloader.worker")
-    return module._worker_loop  # type: ignore[no-any-return]
 
 
 # --- the fetcher, in workers and in a process that loads for itself ---------------------------------

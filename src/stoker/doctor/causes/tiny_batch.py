@@ -43,7 +43,8 @@ def judge(run: Evidence) -> Judgement:
     if trace is None:
         if growth is None or growth[0] > _FLAT or run.lost >= ALARM:
             return None
-        return Found(share=growth[2], certainty=0.7, computes=True, evidence=(growth[1],))
+        # What larger batches save says nothing of what compiling would.
+        return Found(share=growth[2], certainty=0.7, computes=True, evidence=(growth[1],), cures=CURES[:1])
     waiting = (run.shares.get("wait") or 0.0) * trace.wall
     launching = min(trace.launching, max(0.0, trace.own - trace.allocating - trace.pinning - waiting))
     told = (
