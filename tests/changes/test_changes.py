@@ -27,6 +27,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "threads": {"changes": {"worker_threads": 3}, "loader": WORKERS},
     "stream": {"changes": {"num_workers": 2}, "stream": True},
     "bf16": {"changes": {"autocast": "bf16", "channels_last": True}, "images": True},
+    "bf16, frozen": {"changes": {"autocast": "bf16", "gc_freeze": True}, "images": True},
     "images": {"changes": {}, "images": True},
     "fp16": {"changes": {"autocast": "fp16"}, "images": True, "clip": 0.5},
     "images, clipped": {"changes": {}, "images": True, "clip": 0.5},
@@ -78,6 +79,12 @@ def test_same_is_the_same(runs: dict[str, Any], name: str, beside: str) -> None:
     """The same samples in the same order and bit-identical losses and weights, dropout included."""
     for part in ("ids", "losses", "weights"):
         assert runs[name][part] == runs[beside][part]
+
+
+@pytest.mark.parametrize("name", ["frozen", "bf16", "bf16, frozen"])
+def test_a_scripts_own_step_hook_is_called_in_every_step(runs: dict[str, Any], name: str) -> None:
+    """Beside those of changes, which have something to do in a few steps only."""
+    assert runs[name]["hooked"] == len(runs[name]["losses"]) == 24
 
 
 def test_persistent_workers_shuffle_as_new_ones_would(runs: dict[str, Any]) -> None:
