@@ -47,6 +47,7 @@ def test_losses_that_differ_by_themselves_are_no_reproach() -> None:
 
 def test_without_ids_other_batches_are_other_samples() -> None:
     """An iterable dataset has none."""
-    plain = Probe(ids=[], batches=BATCHES, losses=LOSSES)
-    changed = Probe(ids=[], batches=[11, 99, 33], losses=LOSSES)
-    assert judge("same", changed, [plain, plain]).kind == "optimization"
+    for ids in ([], [[], [], []]):
+        plain = Probe(ids=ids, batches=BATCHES, losses=LOSSES)
+        changed = Probe(ids=ids, batches=[11, 99, 33], losses=LOSSES)
+        assert judge("same", changed, [plain, plain]).kind == "optimization"

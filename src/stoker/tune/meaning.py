@@ -30,7 +30,7 @@ class Probe:
     `others` are the same steps of the other ranks, where there are some.
     """
 
-    ids: Sequence[Sequence[int]]
+    ids: Sequence[Sequence[Any]]
     batches: Sequence[int]
     losses: Sequence[float]
     weights: Sequence[Update] = ()
@@ -132,7 +132,7 @@ def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) 
     if where := _differ(changed.ids, first.ids):
         return "optimization", f"other samples, or in another order, from batch {where} on"
     if where := _differ(changed.batches, first.batches):
-        if first.ids:
+        if any(first.ids):
             return "redraw", "the same samples in the same order, with other draws inside them"
         return "optimization", f"batches of other content, from batch {where} on"
     if not _differ(changed.losses, first.losses):

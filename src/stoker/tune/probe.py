@@ -4,7 +4,6 @@ Of the first updates the weights are noted too: some entries of every parameter.
 """
 
 import random
-import zlib
 from collections.abc import Mapping
 from functools import wraps
 from typing import Any
@@ -17,7 +16,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker import changes
@@ -25,6 +23,7 @@ from stoker.changes import held
 from stoker.feed.held_loader import is_reader
 from stoker.scratch import Child
 from stoker.tune.agreement import Agreement
+from stoker.tune.contents import checksum, numbers
 
 # Updates whose weights are noted, and entries of all parameters together.
 _UPDATES = 3
@@ -62,7 +61,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     if not argument["dropout"]:
         _drop_nothing()
     changes.put(argument["settings"])
-    ids: list[list[int]] = []
+    ids: list[list[Any]] = []
     batches: list[int] = []
     losses: list[float] = []
     since: list[float] = []
@@ -123,7 +122,7 @@ def _keeping(drop: Any, share: str) -> Any:
     return kept
 
 
-def _note_ids(ids: list[list[int]]) -> None:
+def _note_ids(ids: list[list[Any]]) -> None:
     """As the sampler gives them, a batch at a time; of an iterable dataset there are none."""
     kind: Any = torch_dataloader._BaseDataLoaderIter
     draw = kind._next_index
@@ -132,15 +131,14 @@ def _note_ids(ids: list[list[int]]) -> None:
     def _next_index(self: Any) -> Any:
         index = draw(self)
         if torch.is_grad_enabled() and not is_reader(self._dataset):
-            one = index if isinstance(index, (list, tuple)) else [index]
-            ids.append([int(at) for at in one if at is not None])
+            ids.append(numbers(index))
         return index
 
     kind._next_index = _next_index
 
 
 def _note_batches(batches: list[int]) -> None:
-    """By what is in their tensors, in the order in which the loop gets them."""
+    """By what is in them, in the order in which the loop gets them."""
     kind: Any = torch_dataloader._BaseDataLoaderIter
     take = kind.__next__
 
@@ -148,21 +146,10 @@ def _note_batches(batches: list[int]) -> None:
     def __next__(self: Any) -> Any:  # noqa: N807
         batch = take(self)
         if torch.is_grad_enabled() and not is_reader(self._dataset):
-            batches.append(_checksum(batch))
+            batches.append(checksum(batch))
         return batch
 
     kind.__next__ = __next__
-
-
-def _checksum(batch: Any) -> int:
-    found = 0
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            plain = leaf.detach().cpu().contiguous().flatten()
-            found = zlib.crc32(plain.view(torch.uint8).numpy().data, found) if plain.numel() else found
-        else:
-            found = zlib.crc32(repr(leaf).encode(), found)
-    return found
 
 
 def _entries(optimizer: Optimizer) -> list[float]:
