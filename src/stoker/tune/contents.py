@@ -1,4 +1,4 @@
-"""What a batch holds as a number, and what a sampler gives as a list: the same in every run where it is the same.
+"""What a batch holds as a number, and what a sampler gives as a list, so that two runs can be compared.
 
 Addresses are no part of it: an object is what it holds, and not where it lies. Pure.
 """

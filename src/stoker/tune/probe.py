@@ -3,12 +3,10 @@
 Of the first updates the weights are noted too: some entries of every parameter.
 """
 
-import random
 from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 from torch.optim.optimizer import (
@@ -19,11 +17,12 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker import changes
-from stoker.changes import held
 from stoker.feed.held_loader import is_reader
 from stoker.scratch import Child
 from stoker.tune.agreement import Agreement
+from stoker.tune.backward import Backward
 from stoker.tune.contents import checksum, numbers
+from stoker.tune.seeds import seed_all, shift_seeds
 
 # Updates whose weights are noted, and entries of all parameters together.
 _UPDATES = 3
@@ -54,22 +53,21 @@ def as_argument(
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     """The hook of a probe's scratch run, in each of its ranks."""
     seed = argument["seed"] + _SEEDS_APART * child.rank
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
+    seed_all(seed)
+    shift_seeds(argument["seed"])
     agreement = Agreement(child, argument["ranks"])
     if not argument["dropout"]:
         _drop_nothing()
     changes.put(argument["settings"])
     ids: list[list[Any]] = []
     batches: list[int] = []
-    losses: list[float] = []
-    since: list[float] = []
+    losses: list[float | None] = []
     weights: list[tuple[list[float], list[float]]] = []
     rates: list[list[float]] = []
     _note_ids(ids)
     _note_batches(batches)
-    _note_losses(since)
+    backward = Backward()
+    backward.install()
     made = 0
     before: list[float] = []
 
@@ -82,8 +80,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         nonlocal made
         if made < _UPDATES:
             weights.append((list(before), _entries(optimizer)))
-        losses.append(sum(since))
-        since.clear()
+        losses.append(backward.loss())
         made += 1
         child.progress(made)
         if made >= argument["steps"]:
@@ -162,17 +159,3 @@ def _entries(optimizer: Optimizer) -> list[float]:
         at = torch.arange(some, device=one.device) * one.numel() // some
         found += one[at].double().tolist()
     return found
-
-
-def _note_losses(losses: list[float]) -> None:
-    """Since the last update; of a batch in parts each by its share of the samples."""
-    backward: Any = torch.Tensor.backward
-
-    @wraps(backward)
-    def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        if tensor.numel() == 1:
-            parts = held.installed()
-            losses.append(float(tensor.detach()) * (1.0 if parts is None else parts.weight))
-        backward(tensor, *args, **kwargs)
-
-    torch.Tensor.backward = noted  # type: ignore[method-assign, assignment]
