@@ -21,6 +21,13 @@ JOBS: dict[str, dict[str, Any]] = {
     "no workers": {"changes": {"num_workers": 0}, "loader": {"num_workers": 2, "persistent_workers": True}},
     "persistent": {"changes": {"persistent_workers": True}, "loader": WORKERS, "epochs": 3},
     "not persistent": {"changes": {}, "loader": WORKERS, "epochs": 3},
+    "persistent, shifted": {
+        "changes": {"persistent_workers": True},
+        "loader": WORKERS,
+        "epochs": 3,
+        "shifted": True,
+    },
+    "not persistent, shifted": {"changes": {}, "loader": WORKERS, "epochs": 3, "shifted": True},
     "forkserver": {"changes": {"start_method": "forkserver"}, "loader": {"num_workers": 1}, "epochs": 1},
     "random": {"changes": {}, "random": True},
     "random, workers": {"changes": {"num_workers": 2}, "random": True},
@@ -79,6 +86,14 @@ def test_same_is_the_same(runs: dict[str, Any], name: str, beside: str) -> None:
     """The same samples in the same order and bit-identical losses and weights, dropout included."""
     for part in ("ids", "losses", "weights"):
         assert runs[name][part] == runs[beside][part]
+
+
+def test_persistent_workers_are_started_anew_once_the_dataset_is_changed(runs: dict[str, Any]) -> None:
+    """Else they would go on with the dataset of the first epoch; after that they live on again."""
+    kept, new = runs["persistent, shifted"], runs["not persistent, shifted"]
+    assert (kept["ids"], kept["losses"]) == (new["ids"], new["losses"])
+    assert new["losses"] != runs["not persistent"]["losses"]
+    assert kept["readers"][0] != kept["readers"][1] == kept["readers"][2]
 
 
 @pytest.mark.parametrize("name", ["frozen", "bf16", "bf16, frozen"])

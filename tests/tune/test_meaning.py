@@ -1,5 +1,7 @@
 """What a probe shows of a change."""
 
+from dataclasses import replace
+
 import pytest
 
 from stoker.changes import Kind
@@ -84,6 +86,17 @@ def test_where_nothing_is_seen_nothing_is_proved() -> None:
     half = Probe(ids=IDS, batches=BATCHES, losses=[1.0, None, 0.8])
     assert judge("same", half, [PLAIN, PLAIN]).kind == "optimization"
     assert judge("same", half, [half, half]).by == "2 losses are bit-identical"
+
+
+def test_an_epoch_that_was_not_seen_is_said() -> None:
+    """Of changes that may show what they are from the second one on alone, and where draws differ."""
+    short = replace(PLAIN, turned=False, late=True)
+    assert "no epoch ended in these steps" in judge("same", short, [PLAIN, PLAIN]).by
+    assert "no epoch" not in judge("same", replace(short, late=False), [PLAIN, PLAIN]).by
+    assert "no epoch" not in judge("same", replace(short, turned=True), [PLAIN, PLAIN]).by
+    redrawn = Probe(ids=IDS, batches=[1, 2, 3], losses=LOSSES)
+    assert "no epoch ended" in judge("redraw", redrawn, [replace(PLAIN, turned=False)] * 2).by
+    assert "no epoch" not in judge("redraw", redrawn, [PLAIN, PLAIN]).by
 
 
 def test_without_ids_other_batches_are_other_samples() -> None:

@@ -22,6 +22,8 @@ SCRIPT = """
             self.x, self.means = torch.stack(rows), np.stack([row.mean() for row in rows])
 
     class Sampler:
+        def __len__(self):
+            return 8
         def __iter__(self):
             return iter(np.random.permutation(64).reshape(-1, 8))
 
@@ -30,7 +32,8 @@ SCRIPT = """
     random.seed(42)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in DataLoader(Rows(), batch_sampler=Sampler(), collate_fn=Batch):
+    loader = DataLoader(Rows(), batch_sampler=Sampler(), collate_fn=Batch)
+    for batch in (batch for _ in range(2) for batch in loader):
         optimizer.zero_grad()
         errors = (model(batch.x) + random.random()).square()
         if "vector" in sys.argv:
@@ -49,7 +52,7 @@ SCRIPT = """
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A loop of 8 steps."""
+    """A loop of 16 steps, 8 in an epoch."""
     path = tmp_path_factory.mktemp("probes") / "train.py"
     path.write_text(textwrap.dedent(SCRIPT))
     return str(path)
@@ -57,15 +60,27 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def plain(script: str) -> Probe:
-    """Its first steps."""
+    """Its first steps, and on to where its second epoch begins."""
     return take([script], {}, steps=5)
 
 
 def test_what_a_script_does_itself_is_seen(plain: Probe) -> None:
     """Samples of arrays of numbers, batches that are objects, losses that go backward among others."""
-    assert [len(numbers) for numbers in plain.ids] == [8] * 5
-    assert len(set(plain.batches)) == 5
+    assert [len(numbers) for numbers in plain.ids] == [8] * 10
+    assert len(set(plain.batches)) == 10
     assert all(loss > 0 for loss in plain.losses)  # type: ignore[operator]
+
+
+def test_the_turn_of_an_epoch_is_looked_at_where_it_is_near(plain: Probe) -> None:
+    """Twice as many steps at most; what a change does may show there alone."""
+    assert (plain.turned, len(plain.losses)) == (True, 10)
+
+
+@pytest.mark.slow
+def test_a_turn_that_is_far_is_not_waited_for(script: str) -> None:
+    """The steps that were asked for, and no more."""
+    probe = take([script], {}, steps=4)
+    assert (probe.turned, len(probe.losses)) == (False, 4)
 
 
 def test_a_script_that_seeds_itself_has_other_seeds(script: str, plain: Probe) -> None:
@@ -95,6 +110,6 @@ def test_losses_are_seen_however_they_go_backward(script: str, plain: Probe, wor
 def test_a_loss_that_nobody_sees_is_no_zero(script: str) -> None:
     """Then weights are compared."""
     probe = take([script, "unseen"], {}, steps=5)
-    assert list(probe.losses) == [None] * 5
+    assert list(probe.losses) == [None] * 10
     found = judge("same", probe, [probe, probe])
     assert (found.kind, found.by) == ("same", "no loss was seen; weights after 3 updates are bit-identical")

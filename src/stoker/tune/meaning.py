@@ -9,11 +9,12 @@ from math import isfinite
 from statistics import fmean, median
 from typing import Any
 
-from stoker.changes import Kind
+from stoker.changes import ALL, Kind
 from stoker.errors import TrialFailed
 from stoker.scratch import Limits, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.tune.probe import as_argument
+from stoker.tune.trial import IDLE_SECONDS
 from stoker.tune.weights import Update, agree, distance, is_mean
 
 _HOOK = "stoker.tune.probe:prepare"
@@ -21,6 +22,7 @@ PROBE_STEPS = 40
 # Of losses, where seeds change nothing: a small network of convolutions in bfloat16 was 0.00005 off in its
 # first 40 steps, and half precision keeps 0.004 of a number.
 _ROUNDING = 0.01
+_ONE_EPOCH = "; no epoch ended in these steps, so later ones were not seen"
 # From the mildest to the gravest.
 _ORDER: tuple[Kind, ...] = ("same", "redraw", "numerics", "optimization")
 
@@ -30,7 +32,8 @@ class Probe:
     """The first steps of a script: sample ids and a checksum for each batch, and the loss of each update.
 
     A loss is None where none was seen. Of the first updates, entries of the parameters before and after each,
-    and the learning rates in each.
+    and the learning rates in each. `turned`: an epoch ended in these steps, and another began; `late`: with a
+    change that may show what it is from there on alone.
     `others` are the same steps of the other ranks, where there are some.
     """
 
@@ -39,6 +42,8 @@ class Probe:
     losses: Sequence[float | None]
     weights: Sequence[Update] = ()
     rates: Sequence[Sequence[float]] = ()
+    turned: bool = True
+    late: bool = False
     others: Sequence["Probe"] = ()
 
     @property
@@ -69,20 +74,24 @@ def take(
     dropout: bool = True,
     ranks: int = 1,
 ) -> Probe:
-    """Run a script's first steps aside, seeded; without dropout, which parts of a batch draw otherwise."""
+    """Run a script's first steps aside, seeded; without dropout, which parts of a batch draw otherwise.
+
+    Ended at `most` seconds, or where it makes no step for as long as a trial may not.
+    """
     result = run(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
             argument=as_argument(settings, seed=seed, steps=steps, dropout=dropout, ranks=ranks),
-            limits=Limits(seconds=most),
+            limits=Limits(seconds=most, idle_seconds=min(IDLE_SECONDS, most), start_seconds=most),
             ranks=ranks,
         )
     )
     told = {message.rank: message.body for message in result.messages if message.kind == "probe"}
     if len(told) == ranks:
         first, *others = (told[rank] for rank in range(ranks))
-        return Probe(**first, others=tuple(Probe(**other) for other in others))
+        late = any(ALL[name].late for name in settings)
+        return Probe(**first, late=late, others=tuple(Probe(**other, late=late) for other in others))
     said = result.stderr_tail.strip().splitlines() if ranks == 1 else []  # of several, the reason says it
     raise TrialFailed(
         f"the first {steps} steps of {' '.join(command)} could not be looked at "
@@ -140,12 +149,16 @@ def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) 
         return "optimization", f"other samples, or in another order, from batch {where} on"
     if where := _differ(changed.batches, first.batches):
         if any(first.ids):
-            return "redraw", "the same samples in the same order, with other draws inside them"
+            turn = (
+                "" if changed.turned and first.turned else _ONE_EPOCH
+            )  # draws may move the next one's order
+            return "redraw", f"the same samples in the same order, with other draws inside them{turn}"
         return "optimization", f"batches of other content, from batch {where} on"
     if not (_seen(changed) and _seen(first)):
         return _found_without_losses(changed, first, again)
     if not _differ(changed.losses, first.losses):
-        return "same", f"{min(_seen(changed), _seen(first))} losses are bit-identical"
+        turn = _ONE_EPOCH if changed.late and not (changed.turned and first.turned) else ""
+        return "same", f"{min(_seen(changed), _seen(first))} losses are bit-identical{turn}"
     if where := _differ(*([loss is None for loss in one.losses] for one in (changed, first))):
         return "optimization", f"what goes backward for update {where} is seen with or without it alone"
     if not all(isfinite(loss) for loss in changed.losses if loss is not None):

@@ -4,6 +4,7 @@ Of the first updates the weights are noted too: some entries of every parameter.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -27,6 +28,8 @@ from stoker.tune.seeds import seed_all, shift_seeds
 # Updates whose weights are noted, and entries of all parameters together.
 _UPDATES = 3
 _ENTRIES = 512
+# Batches beyond the turn of an epoch.
+_PAST = 2
 # Ranks draw apart, as they do by themselves: the same draws on all would hide what mixes them up.
 _SEEDS_APART = 1000
 
@@ -59,13 +62,14 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     if not argument["dropout"]:
         _drop_nothing()
     changes.put(argument["settings"])
+    epochs = _Epochs()
     ids: list[list[Any]] = []
     batches: list[int] = []
     losses: list[float | None] = []
     weights: list[tuple[list[float], list[float]]] = []
     rates: list[list[float]] = []
     _note_ids(ids)
-    _note_batches(batches)
+    _note_batches(batches, epochs)
     backward = Backward()
     backward.install()
     made = 0
@@ -83,7 +87,8 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         losses.append(backward.loss())
         made += 1
         child.progress(made)
-        if made >= argument["steps"]:
+        goes_on = argument["ranks"] == 1 and epochs.is_near(len(batches), made, argument["steps"])
+        if made >= argument["steps"] and not goes_on:
             # Indices are drawn ahead of the batches; those that no step had yet are none of the probe.
             child.report(
                 "probe",
@@ -92,6 +97,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
                 losses=losses,
                 weights=weights,
                 rates=rates,
+                turned=epochs.turned_at is not None,
             )
             agreement.leave(made)  # all ranks make as many
 
@@ -134,15 +140,52 @@ def _note_ids(ids: list[list[Any]]) -> None:
     kind._next_index = _next_index
 
 
-def _note_batches(batches: list[int]) -> None:
+class _Epochs:
+    """Where an epoch ends and another begins: some changes are not what they say from there on alone."""
+
+    def __init__(self) -> None:
+        # Batches in an epoch, and those before the first of another.
+        self.length: int | None = None
+        self.turned_at: int | None = None
+        self._over: set[int] = set()
+
+    def end(self, dataset: Any) -> None:
+        """All of it was handed out."""
+        self._over.add(id(dataset))
+
+    def take(self, iterator: Any, before: int) -> None:
+        """A batch is handed out, after so many."""
+        if self.length is None:
+            with suppress(TypeError, NotImplementedError):  # of an iterable dataset, and of many a sampler
+                self.length = len(iterator)
+        if self.turned_at is None and id(iterator._dataset) in self._over:
+            self.turned_at = before
+
+    def is_near(self, batches: int, made: int, steps: int) -> bool:
+        """Whether to go on beyond so many steps, to see the turn: for no more than as many again."""
+        turn = self.length if self.turned_at is None else self.turned_at
+        if turn is None or not batches:
+            return False
+        until = (turn + _PAST) * made / batches  # a step may take several batches
+        return made < until <= 2 * steps
+
+
+def _note_batches(batches: list[int], epochs: _Epochs) -> None:
     """By what is in them, in the order in which the loop gets them."""
     kind: Any = torch_dataloader._BaseDataLoaderIter
     take = kind.__next__
 
     @wraps(take)
     def __next__(self: Any) -> Any:  # noqa: N807
-        batch = take(self)
-        if torch.is_grad_enabled() and not is_reader(self._dataset):
+        trains = torch.is_grad_enabled() and not is_reader(self._dataset)
+        try:
+            batch = take(self)
+        except StopIteration:
+            if trains:
+                epochs.end(self._dataset)
+            raise
+        if trains:
+            epochs.take(self, len(batches))
             batches.append(checksum(batch))
         return batch
 
