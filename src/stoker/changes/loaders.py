@@ -60,6 +60,12 @@ def met() -> tuple[AlteredLoader, ...]:
     return tuple(_wanted.met)
 
 
+def lives_on(loader: Any) -> bool:
+    """Whether its workers live on from epoch to epoch by the script's own word."""
+    had: dict[str, Any] = vars(loader).get("_stoker_had", {})
+    return bool(had.get("persistent_workers", loader.persistent_workers))
+
+
 def note(
     loader: Any,
     *,
@@ -92,8 +98,7 @@ def _put(kind: Any) -> None:
     def __iter__(self: Any) -> Any:  # noqa: N807
         if torch.is_grad_enabled() and not hasattr(self, "_stoker_had") and not is_reader(self.dataset):
             _alter(self)
-        anew = not getattr(self, "_stoker_had", {}).get("persistent_workers", True)
-        if anew and self.persistent_workers:
+        if self.persistent_workers and not lives_on(self):
             _keep_workers(self)
         return begin(self)
 

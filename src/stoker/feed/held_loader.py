@@ -53,17 +53,20 @@ class HeldLoader:
     """The samples of one loader's dataset; `tier` is the highest to use. NotPackable where none holds them.
 
     `number` tells datasets of one process apart that look alike. They are read as the loader would read them:
-    in this process, or in as many workers as it has, started as it starts them.
+    in this process, or in as many workers as it has, started as it starts them; `lives_on`: by the script
+    they live on from epoch to epoch.
     """
 
-    def __init__(self, loader: DataLoader[Any], tier: str, *, cache: Path, number: int) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], tier: str, *, cache: Path, number: int, lives_on: bool
+    ) -> None:
         check(loader)
         self._workers = loader.num_workers
         self._options = _options_of(loader)
         self._collate = None if loader.collate_fn is default_collate else loader.collate_fn
         self._source = TorchSource(loader.dataset)
         # Workers that live on never see what the script changes in its dataset.
-        self._can_change = not (loader.num_workers and loader.persistent_workers)
+        self._can_change = not (loader.num_workers and lives_on)
         look = self._look()
         if look.layout is None:
             raise NotPackable(look.unheld)
