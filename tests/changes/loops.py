@@ -12,11 +12,13 @@ import signal
 import sys
 import tempfile
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -116,6 +118,11 @@ def stateful_loader() -> Any:
     return StatefulDataLoader
 
 
+def note_step(found: dict[str, Any], *_: Any) -> None:
+    """A step was made."""
+    found["hooked"] += 1
+
+
 def train(job: dict[str, Any]) -> dict[str, Any]:
     """A few epochs; what was read, by whom, and the losses."""
     torch.manual_seed(0)
@@ -144,6 +151,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     second = [make([parameters.pop()], lr=0.05)] if job.get("second") else []
     optimizer = make(parameters, lr=0.05)
     found: dict[str, Any] = {"ids": [], "losses": [], "readers": [], "threads": [], "held_out": []}
+    found["hooked"] = 0
+    register_optimizer_step_post_hook(partial(note_step, found))  # the script's own, beside those of changes
     for epoch in range(job.get("epochs", 2)):
         readers = set()
         if job.get("shifted") and epoch == 1:

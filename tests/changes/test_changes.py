@@ -21,12 +21,20 @@ JOBS: dict[str, dict[str, Any]] = {
     "no workers": {"changes": {"num_workers": 0}, "loader": {"num_workers": 2, "persistent_workers": True}},
     "persistent": {"changes": {"persistent_workers": True}, "loader": WORKERS, "epochs": 3},
     "not persistent": {"changes": {}, "loader": WORKERS, "epochs": 3},
+    "persistent, shifted": {
+        "changes": {"persistent_workers": True},
+        "loader": WORKERS,
+        "epochs": 3,
+        "shifted": True,
+    },
+    "not persistent, shifted": {"changes": {}, "loader": WORKERS, "epochs": 3, "shifted": True},
     "forkserver": {"changes": {"start_method": "forkserver"}, "loader": {"num_workers": 1}, "epochs": 1},
     "random": {"changes": {}, "random": True},
     "random, workers": {"changes": {"num_workers": 2}, "random": True},
     "threads": {"changes": {"worker_threads": 3}, "loader": WORKERS},
     "stream": {"changes": {"num_workers": 2}, "stream": True},
     "bf16": {"changes": {"autocast": "bf16", "channels_last": True}, "images": True},
+    "bf16, frozen": {"changes": {"autocast": "bf16", "gc_freeze": True}, "images": True},
     "images": {"changes": {}, "images": True},
     "fp16": {"changes": {"autocast": "fp16"}, "images": True, "clip": 0.5},
     "images, clipped": {"changes": {}, "images": True, "clip": 0.5},
@@ -78,6 +86,20 @@ def test_same_is_the_same(runs: dict[str, Any], name: str, beside: str) -> None:
     """The same samples in the same order and bit-identical losses and weights, dropout included."""
     for part in ("ids", "losses", "weights"):
         assert runs[name][part] == runs[beside][part]
+
+
+def test_persistent_workers_are_started_anew_once_the_dataset_is_changed(runs: dict[str, Any]) -> None:
+    """Else they would go on with the dataset of the first epoch; after that they live on again."""
+    kept, new = runs["persistent, shifted"], runs["not persistent, shifted"]
+    assert (kept["ids"], kept["losses"]) == (new["ids"], new["losses"])
+    assert new["losses"] != runs["not persistent"]["losses"]
+    assert kept["readers"][0] != kept["readers"][1] == kept["readers"][2]
+
+
+@pytest.mark.parametrize("name", ["frozen", "bf16", "bf16, frozen"])
+def test_a_scripts_own_step_hook_is_called_in_every_step(runs: dict[str, Any], name: str) -> None:
+    """Beside those of changes, which have something to do in a few steps only."""
+    assert runs[name]["hooked"] == len(runs[name]["losses"]) == 24
 
 
 def test_persistent_workers_shuffle_as_new_ones_would(runs: dict[str, Any]) -> None:

@@ -30,6 +30,11 @@ ALIKE: dict[str, dict[str, Any]] = {
     "another type in one sample": {"ragged": True},
     "a dataset that the script changes": {"shifted": True},
     "a dataset that the script changes, 2 workers": {"shifted": True, "loader": WORKERS},
+    "a dataset that the script changes, 2 workers that a change has live on": {
+        "shifted": True,
+        "loader": WORKERS,
+        "also": {"persistent_workers": True},
+    },
     "random": {"random": True},
     "a collate of its own": {"collate": "reversed"},
     "a collate of its own, 2 workers": {"collate": "reversed", "loader": WORKERS},
@@ -61,7 +66,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str,
     jobs: list[dict[str, Any]] = []
     for at, job in enumerate(ALIKE.values()):
         whole = {"epochs": 3, **job}  # two that are held after the first
-        jobs += [{**whole, "changes": {}}, {**whole, "changes": RAM, "reads": str(folder / f"reads{at}")}]
+        changes = {**RAM, **job.get("also", {})}
+        jobs += [{**whole, "changes": {}}, {**whole, "changes": changes, "reads": str(folder / f"reads{at}")}]
     done = run(jobs, folder)
     for at, one in enumerate(done[1::2]):
         reads = folder / f"reads{at}"

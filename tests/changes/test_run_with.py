@@ -42,14 +42,15 @@ def write(folder: Path, settings: str) -> None:
 
 def test_a_script_runs_with_changes_put_over_it(tmp_path: Path) -> None:
     """Its loader has workers, the record says by which settings, and what was met is told once."""
-    write(tmp_path, "[changes]\nnum_workers = 2\n")
+    write(tmp_path, "[changes]\nnum_workers = 2\nautocast = 'bf16'\ngc_freeze = true\n")
     done = subprocess.run(
         [sys.executable, "-m", *COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "2 False\n" * 2), done.stderr
     assert done.stderr.count("changed: DataLoader(Readers): num_workers 0 -> 2") == 1
+    settings = {"num_workers": 2, "autocast": "bf16", "gc_freeze": True}
     (record,) = (tmp_path / ".stoker" / "runs").iterdir()
-    assert json.loads((record / "run.json").read_text())["settings"] == {"num_workers": 2}
+    assert json.loads((record / "run.json").read_text())["settings"] == settings
     about = json.loads((record / "rank0" / "rank.json").read_text())
     assert [loader["num_workers"] for loader in about["loaders"]] == [2]
 

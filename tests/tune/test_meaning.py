@@ -1,9 +1,11 @@
 """What a probe shows of a change."""
 
+from dataclasses import replace
+
 import pytest
 
 from stoker.changes import Kind
-from stoker.tune.meaning import Probe, judge
+from stoker.tune.meaning import Probe, identical, judge
 
 IDS = [[3, 1], [0, 2], [4, 5]]
 BATCHES = [11, 22, 33]
@@ -45,8 +47,62 @@ def test_losses_that_differ_by_themselves_are_no_reproach() -> None:
     assert judge("same", near, [PLAIN, again, OTHER_SEED]).kind == "same"
 
 
+def test_where_seeds_change_nothing_little_is_rounding() -> None:
+    """Weights that are loaded, and an order that is fixed: what is little is stated."""
+    near = Probe(ids=IDS, batches=BATCHES, losses=[1.0, 0.899, 0.801])
+    far = Probe(ids=IDS, batches=BATCHES, losses=[1.0, 0.95, 0.85])
+    found = judge("numerics", near, [PLAIN] * 4)
+    assert (found.kind, found.holds) == ("numerics", True)
+    assert "seeds change nothing in it, so up to 0.01 is taken for rounding" in found.by
+    assert judge("numerics", far, [PLAIN] * 4).kind == "optimization"
+    assert judge("numerics", near, [PLAIN] * 2).kind == "optimization"  # no other seed was looked at
+
+
+def unseen(*after: list[float]) -> Probe:
+    """No loss of it was seen; weights before and after each update."""
+    weights = [([1.0] * 40, entries * 40) for entries in after]
+    return Probe(ids=IDS, batches=BATCHES, losses=[None] * 3, weights=weights)
+
+
+def test_where_no_loss_is_seen_weights_are_compared() -> None:
+    """Zeros would all be alike."""
+    plain = unseen([1.1], [1.2])
+    assert (
+        judge("same", plain, [plain, plain]).by
+        == "no loss was seen; weights after 2 updates are bit-identical"
+    )
+    other = judge("same", unseen([1.1], [1.3]), [plain, plain])
+    assert (other.kind, other.holds) == ("optimization", False)
+    assert identical(plain, plain)
+    assert not identical(unseen([1.1], [1.3]), plain)
+
+
+def test_where_nothing_is_seen_nothing_is_proved() -> None:
+    """Neither losses nor weights that move; nor losses with the change alone."""
+    for probe in (unseen([1.0]), unseen()):
+        found = judge("optimization", probe, [probe, probe])
+        assert (found.kind, found.holds) == (None, False)
+        assert "no loss was seen" in found.by
+    half = Probe(ids=IDS, batches=BATCHES, losses=[1.0, None, 0.8])
+    assert judge("same", half, [PLAIN, PLAIN]).kind == "optimization"
+    assert judge("same", half, [half, half]).by == "2 losses are bit-identical"
+
+
+def test_an_epoch_that_was_not_seen_is_said() -> None:
+    """Of changes that may show what they are from the second one on alone, and where draws differ."""
+    short = replace(PLAIN, turned=False, late=True)
+    assert "no epoch ended in these steps" in judge("same", short, [PLAIN, PLAIN]).by
+    assert "no epoch" not in judge("same", replace(short, late=False), [PLAIN, PLAIN]).by
+    assert "no epoch" not in judge("same", replace(short, turned=True), [PLAIN, PLAIN]).by
+    redrawn = Probe(ids=IDS, batches=[1, 2, 3], losses=LOSSES)
+    assert "no epoch ended" in judge("redraw", redrawn, [replace(PLAIN, turned=False)] * 2).by
+    assert "no epoch" not in judge("redraw", redrawn, [PLAIN, PLAIN]).by
+
+
 def test_without_ids_other_batches_are_other_samples() -> None:
     """An iterable dataset has none."""
-    plain = Probe(ids=[], batches=BATCHES, losses=LOSSES)
-    changed = Probe(ids=[], batches=[11, 99, 33], losses=LOSSES)
-    assert judge("same", changed, [plain, plain]).kind == "optimization"
+    nothing: list[list[list[int]]] = [[], [[], [], []]]
+    for ids in nothing:
+        plain = Probe(ids=ids, batches=BATCHES, losses=LOSSES)
+        changed = Probe(ids=ids, batches=[11, 99, 33], losses=LOSSES)
+        assert judge("same", changed, [plain, plain]).kind == "optimization"

@@ -1,6 +1,7 @@
 """The diagnosis as the first run of a script as it is."""
 
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from stoker.doctor.method import Stretch
 from stoker.doctor.verdict import reach
 from stoker.errors import UsageError
 from stoker.tune import finding
+from stoker.tune.meaning import Probe
 from stoker.tune.observed import trial_of
 from stoker.tune.search import Search
 from stoker.tune.trial import Trial
@@ -106,6 +108,20 @@ def test_a_search_that_cannot_be_resumed_is_refused_before_its_diagnosis(
     monkeypatch.setattr(finding, "begin", lambda *_, **__: pytest.fail("a diagnosis was begun"))
     with pytest.raises(UsageError, match="is no search: name a folder under"):
         finding.find(["train.py"], home=tmp_path, resume=tmp_path / "none")
+
+
+def test_a_probe_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of two seconds too are looked at, where the budget is for that."""
+    given: list[float] = []
+
+    def taken(command: Any, settings: Any, *, most: float, **how: Any) -> Probe:
+        given.append(most)
+        return Probe(ids=[], batches=[], losses=[])
+
+    monkeypatch.setattr(finding, "take", taken)
+    for left in (600.0, -1.0):
+        finding._probe(["train.py"], time.monotonic() + left, 1)({}, 0)
+    assert given == pytest.approx([605.0, 5.0], abs=1.0)
 
 
 def test_a_change_may_take_longer_to_start_than_the_script_does(

@@ -64,7 +64,8 @@ class Change:
     `of` is what it alters. `apply` puts a value in place in this process, before the script begins. `lacks`
     says why that cannot be done on this machine, where it cannot. `backfires` is how it can make a run
     slower, or wrong. `told` says what it met in the script, where that is neither loaders nor models.
-    `check` is what a probe compares: losses, or weights after the first updates.
+    `check` is what a probe compares: losses, or weights after the first updates. `late`: what it does may
+    show from the second epoch on alone.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Change:
     backfires: str = ""
     told: Callable[[Any], Sequence[str]] = lambda value: ()
     check: Literal["losses", "weights"] = "losses"
+    late: bool = False
 
     def value(self, given: object) -> Any:
         """The value that is meant."""

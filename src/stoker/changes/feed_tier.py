@@ -21,7 +21,7 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.changes.change import Change, Choice
 from stoker.changes.loader_classes import is_stateful, put_into_each
-from stoker.changes.loaders import note
+from stoker.changes.loaders import lives_on, note
 from stoker.errors import NotPackable, StokerError
 from stoker.feed.held_loader import TIERS, HeldLoader, is_reader
 from stoker.feed.sources.base import Indices
@@ -105,7 +105,9 @@ def _held_for(loader: Any) -> _Held:
     try:
         if is_stateful(loader):
             raise NotPackable("a StatefulDataLoader's place, which it saves, is that of its own iterator")
-        held.samples = HeldLoader(loader, _tier.wanted, cache=_cache(), number=_tier.made)
+        held.samples = HeldLoader(
+            loader, _tier.wanted, cache=_cache(), number=_tier.made, lives_on=lives_on(loader)
+        )
         # Told when the script is over: a tier is moved once the model's need is known.
         held.where = _Where(held.samples)
         note(loader, before={"feed": None}, after={"feed": held.where})

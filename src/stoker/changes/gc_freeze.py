@@ -21,9 +21,9 @@ def _apply(value: bool) -> None:
         if made == _SETTLED:
             gc.collect()
             gc.freeze()
-            hook.remove()
 
-    hook = register_optimizer_step_post_hook(stepped)
+    # It stays: torch goes through all such hooks, and one that goes as it is called ends the script.
+    register_optimizer_step_post_hook(stepped)
 
 
 CHANGE = Change(

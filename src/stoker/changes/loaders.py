@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler
 
 from stoker.changes.loader_classes import is_stateful, put_into_each
+from stoker.feed.dataset_state import plain_attributes
 from stoker.feed.held_loader import is_reader
 
 # torch's own, where none is given.
@@ -59,6 +60,12 @@ def met() -> tuple[AlteredLoader, ...]:
     return tuple(_wanted.met)
 
 
+def lives_on(loader: Any) -> bool:
+    """Whether its workers live on from epoch to epoch by the script's own word."""
+    had: dict[str, Any] = vars(loader).get("_stoker_had", {})
+    return bool(had.get("persistent_workers", loader.persistent_workers))
+
+
 def note(
     loader: Any,
     *,
@@ -91,13 +98,22 @@ def _put(kind: Any) -> None:
     def __iter__(self: Any) -> Any:  # noqa: N807
         if torch.is_grad_enabled() and not hasattr(self, "_stoker_had") and not is_reader(self.dataset):
             _alter(self)
-        anew = not getattr(self, "_stoker_had", {}).get("persistent_workers", True)
-        if anew and self.persistent_workers and self._iterator is not None:
-            # An iterator that is made anew draws its seed; without that draw all that follow would differ.
-            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        if self.persistent_workers and not lives_on(self):
+            _keep_workers(self)
         return begin(self)
 
     kind.__iter__ = __iter__
+
+
+def _keep_workers(loader: Any) -> None:
+    """An epoch begins, with the workers of the last one, where the script would have new ones."""
+    state = plain_attributes(loader.dataset)
+    if loader._iterator is not None and state == vars(loader).get("_stoker_state"):
+        # An iterator that is made anew draws its seed; without that draw all that follow would differ.
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        return
+    loader._iterator = None  # new ones: those that live do not see what the script has changed in its dataset
+    vars(loader)["_stoker_state"] = state
 
 
 def _alter(loader: Any) -> None:

@@ -61,10 +61,9 @@ def _find_when_made(roots: Roots) -> None:
         roots.find(parameters)
 
     def stepped(*_: object) -> None:
-        if _called:
-            hook.remove()
-        else:
+        if not _called:
             roots.descend()
 
     Optimizer.__init__ = __init__  # type: ignore[method-assign]
-    hook = register_optimizer_step_post_hook(stepped)
+    # It stays: torch goes through all such hooks, and one that goes as it is called ends the script.
+    register_optimizer_step_post_hook(stepped)

@@ -1,7 +1,7 @@
-"""A digest of what a dataset is made of: its classes' text and what its objects hold.
+"""What a dataset is made of: a digest of its classes' text and what its objects hold, or its attributes.
 
-For a cache that outlives the run. A dataset with another size to crop to, another list of files or another
-line in its `__getitem__` is another one. Data that changed in its files is not seen by this.
+The digest is for a cache that outlives the run. A dataset with another size to crop to, another list of files
+or another line in its `__getitem__` is another one. Data that changed in its files is not seen by this.
 """
 
 import hashlib
@@ -19,3 +19,18 @@ def state_digest(dataset: Any) -> str:
             hashed.update(class_text(kind).encode())
     take_in(hashed.update, dataset)
     return hashed.hexdigest()
+
+
+def plain_attributes(dataset: Any) -> list[dict[str, Any]]:
+    """What a script may change in a dataset, or in those inside it, between epochs: numbers and texts.
+
+    Anything else is known by its place in memory alone: what is changed within it is not seen.
+    """
+    return [
+        {name: _plain(value) for name, value in getattr(inner, "__dict__", {}).items()}
+        for inner in unwrapped(dataset)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, bytes, type(None))) else id(value)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from stoker.errors import NotPackable, SourceBroken
-from stoker.feed.dataset_state import state_digest
+from stoker.feed.dataset_state import plain_attributes, state_digest
 from stoker.feed.generators import kept_generators, tell_states
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
@@ -28,7 +28,7 @@ from stoker.feed.ranks import find_ranks
 from stoker.feed.sample_digest import digest, walk
 from stoker.feed.sample_form import SampleForm
 from stoker.feed.sources.base import Indices, Source
-from stoker.feed.sources.torch import TorchSource, unwrapped
+from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.disk import DiskTier
 
 Collate = Callable[[list[Any]], Any]
@@ -53,17 +53,20 @@ class HeldLoader:
     """The samples of one loader's dataset; `tier` is the highest to use. NotPackable where none holds them.
 
     `number` tells datasets of one process apart that look alike. They are read as the loader would read them:
-    in this process, or in as many workers as it has, started as it starts them.
+    in this process, or in as many workers as it has, started as it starts them; `lives_on`: by the script
+    they live on from epoch to epoch.
     """
 
-    def __init__(self, loader: DataLoader[Any], tier: str, *, cache: Path, number: int) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], tier: str, *, cache: Path, number: int, lives_on: bool
+    ) -> None:
         check(loader)
         self._workers = loader.num_workers
         self._options = _options_of(loader)
         self._collate = None if loader.collate_fn is default_collate else loader.collate_fn
         self._source = TorchSource(loader.dataset)
         # Workers that live on never see what the script changes in its dataset.
-        self._can_change = not (loader.num_workers and loader.persistent_workers)
+        self._can_change = not (loader.num_workers and lives_on)
         look = self._look()
         if look.layout is None:
             raise NotPackable(look.unheld)
@@ -137,10 +140,7 @@ class HeldLoader:
     def _state(self) -> list[Any]:
         """What shows a change: here some samples; of a dataset that is read elsewhere, what it holds."""
         if self._workers:
-            return [
-                {name: _plain(value) for name, value in getattr(inner, "__dict__", {}).items()}
-                for inner in unwrapped(self._source.dataset)
-            ]
+            return plain_attributes(self._source.dataset)
         with kept_generators():
             samples = self._source.__getitems__(_spread(len(self._source), _AGAIN).tolist())
         return [(path, digest(value)) for path, value in walk(samples)]
@@ -253,10 +253,6 @@ def _device_for(tier: str) -> torch.device:
 
 def _spread(length: int, count: int) -> Indices:
     return np.linspace(0, length - 1, min(length, count)).astype(np.int64)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, bytes, type(None))) else id(value)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -32,7 +32,6 @@ _DIAGNOSIS, _DIAGNOSIS_SECONDS, _DIAGNOSIS_MOST = 0.3, 25.0, 0.45
 # Of a trial after its first steps, and what part of the time that is left: three stretches take longer where
 # steps do.
 _TRIAL_SECONDS, _TRIAL_SHARE = 4.0, 0.05
-_PROBE_SECONDS = 60.0
 # Under it the diagnosis is the first of the two runs of the script as it is: of 60 s a run of a script that
 # makes 40 steps a second takes 10, and with two of them none were left for a change.
 _SMALL_BUDGET = 90.0
@@ -210,6 +209,6 @@ def _digest(script: Path) -> str | None:
 def _probe(command: Sequence[str], deadline: float, ranks: int) -> Callable[[Mapping[str, Any], int], Probe]:
     def probed(settings: Mapping[str, Any], seed: int) -> Probe:
         left = max(0.0, deadline - time.monotonic()) + _LEAST_SECONDS
-        return take(command, settings, seed=seed, most=min(_PROBE_SECONDS, left), ranks=ranks)
+        return take(command, settings, seed=seed, most=left, ranks=ranks)
 
     return probed

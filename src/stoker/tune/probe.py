@@ -3,13 +3,11 @@
 Of the first updates the weights are noted too: some entries of every parameter.
 """
 
-import random
-import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 from torch.optim.optimizer import (
@@ -17,18 +15,21 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker import changes
-from stoker.changes import held
 from stoker.feed.held_loader import is_reader
 from stoker.scratch import Child
 from stoker.tune.agreement import Agreement
+from stoker.tune.backward import Backward
+from stoker.tune.contents import checksum, numbers
+from stoker.tune.seeds import seed_all, shift_seeds
 
 # Updates whose weights are noted, and entries of all parameters together.
 _UPDATES = 3
 _ENTRIES = 512
+# Batches beyond the turn of an epoch.
+_PAST = 2
 # Ranks draw apart, as they do by themselves: the same draws on all would hide what mixes them up.
 _SEEDS_APART = 1000
 
@@ -55,22 +56,22 @@ def as_argument(
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     """The hook of a probe's scratch run, in each of its ranks."""
     seed = argument["seed"] + _SEEDS_APART * child.rank
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
+    seed_all(seed)
+    shift_seeds(argument["seed"])
     agreement = Agreement(child, argument["ranks"])
     if not argument["dropout"]:
         _drop_nothing()
     changes.put(argument["settings"])
-    ids: list[list[int]] = []
+    epochs = _Epochs()
+    ids: list[list[Any]] = []
     batches: list[int] = []
-    losses: list[float] = []
-    since: list[float] = []
+    losses: list[float | None] = []
     weights: list[tuple[list[float], list[float]]] = []
     rates: list[list[float]] = []
     _note_ids(ids)
-    _note_batches(batches)
-    _note_losses(since)
+    _note_batches(batches, epochs)
+    backward = Backward()
+    backward.install()
     made = 0
     before: list[float] = []
 
@@ -83,11 +84,11 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         nonlocal made
         if made < _UPDATES:
             weights.append((list(before), _entries(optimizer)))
-        losses.append(sum(since))
-        since.clear()
+        losses.append(backward.loss())
         made += 1
         child.progress(made)
-        if made >= argument["steps"]:
+        goes_on = argument["ranks"] == 1 and epochs.is_near(len(batches), made, argument["steps"])
+        if made >= argument["steps"] and not goes_on:
             # Indices are drawn ahead of the batches; those that no step had yet are none of the probe.
             child.report(
                 "probe",
@@ -96,6 +97,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
                 losses=losses,
                 weights=weights,
                 rates=rates,
+                turned=epochs.turned_at is not None,
             )
             agreement.leave(made)  # all ranks make as many
 
@@ -123,7 +125,7 @@ def _keeping(drop: Any, share: str) -> Any:
     return kept
 
 
-def _note_ids(ids: list[list[int]]) -> None:
+def _note_ids(ids: list[list[Any]]) -> None:
     """As the sampler gives them, a batch at a time; of an iterable dataset there are none."""
     kind: Any = torch_dataloader._BaseDataLoaderIter
     draw = kind._next_index
@@ -132,37 +134,62 @@ def _note_ids(ids: list[list[int]]) -> None:
     def _next_index(self: Any) -> Any:
         index = draw(self)
         if torch.is_grad_enabled() and not is_reader(self._dataset):
-            one = index if isinstance(index, (list, tuple)) else [index]
-            ids.append([int(at) for at in one if at is not None])
+            ids.append(numbers(index))
         return index
 
     kind._next_index = _next_index
 
 
-def _note_batches(batches: list[int]) -> None:
-    """By what is in their tensors, in the order in which the loop gets them."""
+class _Epochs:
+    """Where an epoch ends and another begins: some changes are not what they say from there on alone."""
+
+    def __init__(self) -> None:
+        # Batches in an epoch, and those before the first of another.
+        self.length: int | None = None
+        self.turned_at: int | None = None
+        self._over: set[int] = set()
+
+    def end(self, dataset: Any) -> None:
+        """All of it was handed out."""
+        self._over.add(id(dataset))
+
+    def take(self, iterator: Any, before: int) -> None:
+        """A batch is handed out, after so many."""
+        if self.length is None:
+            with suppress(TypeError, NotImplementedError):  # of an iterable dataset, and of many a sampler
+                self.length = len(iterator)
+        if self.turned_at is None and id(iterator._dataset) in self._over:
+            self.turned_at = before
+
+    def is_near(self, batches: int, made: int, steps: int) -> bool:
+        """Whether to go on beyond so many steps, to see the turn: for no more than as many again."""
+        turn = self.length if self.turned_at is None else self.turned_at
+        if turn is None or not batches:
+            return False
+        until = (turn + _PAST) * made / batches  # a step may take several batches
+        return made < until <= 2 * steps
+
+
+def _note_batches(batches: list[int], epochs: _Epochs) -> None:
+    """By what is in them, in the order in which the loop gets them."""
     kind: Any = torch_dataloader._BaseDataLoaderIter
     take = kind.__next__
 
     @wraps(take)
     def __next__(self: Any) -> Any:  # noqa: N807
-        batch = take(self)
-        if torch.is_grad_enabled() and not is_reader(self._dataset):
-            batches.append(_checksum(batch))
+        trains = torch.is_grad_enabled() and not is_reader(self._dataset)
+        try:
+            batch = take(self)
+        except StopIteration:
+            if trains:
+                epochs.end(self._dataset)
+            raise
+        if trains:
+            epochs.take(self, len(batches))
+            batches.append(checksum(batch))
         return batch
 
     kind.__next__ = __next__
-
-
-def _checksum(batch: Any) -> int:
-    found = 0
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            plain = leaf.detach().cpu().contiguous().flatten()
-            found = zlib.crc32(plain.view(torch.uint8).numpy().data, found) if plain.numel() else found
-        else:
-            found = zlib.crc32(repr(leaf).encode(), found)
-    return found
 
 
 def _entries(optimizer: Optimizer) -> list[float]:
@@ -175,17 +202,3 @@ def _entries(optimizer: Optimizer) -> list[float]:
         at = torch.arange(some, device=one.device) * one.numel() // some
         found += one[at].double().tolist()
     return found
-
-
-def _note_losses(losses: list[float]) -> None:
-    """Since the last update; of a batch in parts each by its share of the samples."""
-    backward: Any = torch.Tensor.backward
-
-    @wraps(backward)
-    def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        if tensor.numel() == 1:
-            parts = held.installed()
-            losses.append(float(tensor.detach()) * (1.0 if parts is None else parts.weight))
-        backward(tensor, *args, **kwargs)
-
-    torch.Tensor.backward = noted  # type: ignore[method-assign, assignment]
