@@ -48,8 +48,8 @@ class Feed(DataLoader[Any]):
 
     `batch_size` is this rank's, as in a DataLoader; `global_batch_size`, in its place, is all ranks'
     together, and stays when their number changes. `shuffle`: True, "full", "blocks" or False. `subset`,
-    `limit` and `weights` choose samples (see `Order`). `transform` runs by the batch on the device, after the
-    cache.
+    `limit`, `weights` and `per_epoch` choose samples (see `Order`). `transform` runs by the batch on the
+    device, after the cache.
     `tier`: "auto", or the highest to use: "vram", "spread", "window", "ram" or "source". `reserve` is what
     the model needs of the device in bytes; where it is neither given nor in stoker.toml it is taken from the
     first steps. `cache` is a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading
@@ -79,6 +79,7 @@ class Feed(DataLoader[Any]):
         subset: ArrayLike | None = None,
         limit: int | None = None,
         weights: ArrayLike | None = None,
+        per_epoch: int | None = None,
         block_size: int = 1024,
         group_size: int = 16,
         tier: str = "auto",
@@ -123,6 +124,7 @@ class Feed(DataLoader[Any]):
             "subset": subset,
             "limit": limit,
             "weights": weights,
+            "per_epoch": per_epoch,
             "block_size": block_size,
             "group_size": group_size,
         }

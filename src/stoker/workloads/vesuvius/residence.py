@@ -169,10 +169,8 @@ def open_feed(
     """A feed of these patches, the same batches wherever the volumes are."""
     held = residence.held
     samples: PlaceSource | HeldSource | ScrollSource = source
-    # Patches are not held by the feed: the volumes are held here, or the patches are read.
-    tier = "source"
     if held is not None and residence.home == "vram":
-        samples, tier, workers = PlaceSource(source), "auto", 0
+        samples, workers = PlaceSource(source), 0
         transform = CutPatches(source=source, held=held, device=device, then=transform)
     elif held is not None:
         samples, workers = HeldSource(source, held), 0
@@ -183,10 +181,11 @@ def open_feed(
         shuffle=shuffle,
         device=device,
         seed=seed,
-        drop_last=bool(shuffle) and len(source) > batch_size,
+        drop_last=bool(shuffle) and source.per_epoch > batch_size,
+        per_epoch=source.per_epoch,
         transform=transform,
-        tier=tier,
-        reserve=0 if tier == "auto" else None,  # of places, 32 bytes each
+        # Patches are not held by the feed: the volumes are held here, or the patches are read.
+        tier="source",
         workers=workers,
         rank=world.rank,
         world_size=world.size,

@@ -21,7 +21,7 @@ from stoker.workloads.vesuvius.loss import segmentation_losses
 from stoker.workloads.vesuvius.need import measure_step
 from stoker.workloads.vesuvius.residence import Residence, open_feed, settle
 from stoker.workloads.vesuvius.scrolls import Scroll, find_scrolls, make_scrolls
-from stoker.workloads.vesuvius.source import ScrollSource, read_middle
+from stoker.workloads.vesuvius.source import EPOCHS, ScrollSource, read_middle
 from stoker.workloads.vesuvius.unet import UNet3d
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class VesuviusTask(Task[VesuviusConfig]):
             samples=config.samples_per_epoch,
             foreground=config.foreground,
             seed=config.train.seed,
+            epochs=EPOCHS,
         )
         covering = ScrollSource.by_grid(valid, patch=config.patch)
         judged = settle(valid, "disk" if residence.home == "disk" else "ram", None, device, world.size)
