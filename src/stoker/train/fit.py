@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,14 +16,14 @@ from stoker.train import folder, preflight, rng
 from stoker.train.checkpoint import Checkpoints, Found
 from stoker.train.config import TrainConfig
 from stoker.train.config_file import to_values, without_passwords
-from stoker.train.devices import open_fabric
+from stoker.train.devices import is_launched, open_fabric
 from stoker.train.ema import Ema
 from stoker.train.journal import Journal, open_loggers, plain
 from stoker.train.loop import Best, Ended, Loop, Parts, say_on_stderr
 from stoker.train.meeting import Meeting
 from stoker.train.optimizer import build_optimizer
 from stoker.train.precision import cudnn_benchmark, put_channels_last, tf32
-from stoker.train.signals import StopSignal
+from stoker.train.signals import Stopped, StopSignal
 from stoker.train.step import Stepper
 from stoker.train.task import Feeds, Task, World
 
@@ -47,6 +48,17 @@ class Fitted:
     pictures: tuple[Path, ...] = ()
     # Of this process; what is written and printed is rank 0's.
     rank: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0; 143 where it was stopped, as the shell tells of a process that SIGTERM ended.
+
+        Ranks that the trainer started itself end with 0 all the same, but for the first: Fabric takes any
+        other code for a crash, and kills rank 0, which may still be ending its loggers.
+        """
+        if self.ended != "stopped" or (self.rank > 0 and not is_launched()):
+            return 0
+        return 128 + signal.SIGTERM
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -93,7 +105,14 @@ def fit(
         if loop.best is not None and ended != "stopped":
             best, place = loop.best, out / folder.CHECKPOINTS / loop.best.checkpoint
             parts.tell(f"done: the best {best.metric} is {best.value:.5g}, at step {best.step} ({place})")
-        pictures = _draw(parts, loop, out) if config.picture and ended != "stopped" else []
+        pictures: list[Path] = []
+        if config.picture and ended != "stopped" and meeting.rank == 0:
+            try:
+                with stop.at_once():
+                    pictures = _draw(parts, loop, out)
+            except Stopped:
+                ended = "stopped"
+        ended = meeting.share(ended)  # rank 0 may have been drawing for hours; all end as it does
         fitted = Fitted(
             ended=ended,
             step=loop.step,
@@ -114,7 +133,7 @@ def fit(
             heard = stop.heard or "a signal to another rank"
             where = f"saved at step {loop.step}" if loop.step else "no step was made"
             parts.tell(f"{heard}: {where}; the same command goes on from there")
-        meeting.any([False])  # rank 0 may still have been drawing, and the group ends for all at once
+        meeting.any([False])  # the group ends for all at once
         return fitted
 
 
@@ -290,8 +309,6 @@ def _predict(parts: Parts, states: int) -> None:
 
 def _draw(parts: Parts, loop: Loop, out: Path) -> list[Path]:
     """What the best weights make of the data."""
-    if parts.meeting.rank != 0:
-        return []
     shown: Mapping[str, torch.Tensor] = {} if parts.ema is None else parts.ema.state()
     if loop.best is not None:
         try:
