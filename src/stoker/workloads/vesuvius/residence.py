@@ -91,7 +91,9 @@ class ScrollFeed(Feed):
         held = self._residence.held
         if held is None or self._residence.home != "vram":
             return
-        home, said = choose_home("ram", held.bytes, None, find_room(torch.device("cpu")))
+        home, said = choose_home(
+            "ram", held.bytes, None, find_room(torch.device("cpu"), self._ranks.world_size)
+        )
         if home == "ram":
             held.move(torch.device("cpu"))
         else:
