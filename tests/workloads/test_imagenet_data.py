@@ -8,9 +8,11 @@ import torch
 
 from stoker.errors import UsageError
 from stoker.feed.transforms import ImageTransform
+from stoker.workloads.imagenet.config import ImagenetConfig
 from stoker.workloads.imagenet.folders import make_folders, name_classes
 from stoker.workloads.imagenet.pictures import draw_photo
 from stoker.workloads.imagenet.resizing import Growing
+from stoker.workloads.imagenet.task import open_sources
 
 
 def test_the_layout_is_the_real_sets(tmp_path: Path) -> None:
@@ -42,6 +44,13 @@ def test_photographs_of_a_class_are_alike_and_differ() -> None:
     between = np.abs(means.mean(axis=1) - means.mean(axis=(0, 1))).mean()
     assert between > 1.5 * within
     assert not np.array_equal(draw_photo(names[0], 0, scale=0.1), draw_photo(names[0], 1, scale=0.1))
+
+
+def test_a_set_of_one_class_is_told(tmp_path: Path) -> None:
+    """Before a model is made for it."""
+    [name] = make_folders(tmp_path, classes=1, train_images=1, valid_images=1, scale=0.06)
+    with pytest.raises(UsageError, match=f"train has one class, {name}: .* 2 or more"):
+        open_sources(ImagenetConfig(data=str(tmp_path), classes=None))
 
 
 def test_images_grow_in_steps_to_the_full_size() -> None:

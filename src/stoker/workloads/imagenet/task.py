@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stoker.errors import StageFailed
+from stoker.errors import StageFailed, UsageError
 from stoker.feed import Feed
 from stoker.feed.sources.class_folders import pick_classes
 from stoker.feed.sources.images import ImageSource
@@ -148,6 +148,11 @@ def open_sources(config: ImagenetConfig) -> tuple[ImageSource, ImageSource]:
         )
 
     train = source(TRAIN, classes)
+    if len(train.classes) < 2:
+        raise UsageError(
+            f"{root}/{TRAIN} has one class, {train.classes[0]}: to tell classes apart takes 2 or more; put a "
+            "folder for each there"
+        )
     return train, source(VALID, train.classes)
 
 
