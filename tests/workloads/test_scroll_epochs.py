@@ -1,5 +1,6 @@
-"""Each epoch trains on patches of its own, the same wherever it is gone on from and by how many ranks."""
+"""Each epoch has patches of its own, wherever it is gone on from; a validation has each voxel once."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from stoker.feed.transforms import VolumeTransform
 from stoker.train.config_file import load
 from stoker.train.task import World
 from stoker.workloads.vesuvius import VesuviusConfig, VesuviusTask
+from stoker.workloads.vesuvius.metrics import Dice, SurfaceDice
 from stoker.workloads.vesuvius.residence import Residence, ScrollFeed, open_feed
 from stoker.workloads.vesuvius.scrolls import SHEET, Scroll
 from stoker.workloads.vesuvius.source import EPOCHS, HeldScrolls, ScrollSource
@@ -98,6 +100,54 @@ def test_patches_of_later_epochs_are_around_sheets_too(scrolls: list[Scroll]) ->
     assert free.sum() > 50
     middles = source.read(numbers)["label"][:, 0, PATCH[0] // 2, PATCH[1] // 2, PATCH[2] // 2]
     assert (middles[torch.from_numpy(free)] == SHEET).all()
+
+
+def test_a_validation_counts_each_voxel_once(scrolls: list[Scroll], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patches that are moved back to fit overlap others: what is judged is what the whole volumes have."""
+    task = VesuviusTask(load(VesuviusConfig, None, ["patch=[4,8,8]", "widths=[4,8]", "flip=0"]))
+    monkeypatch.setattr("stoker.workloads.vesuvius.task.open_scrolls", lambda config: [*scrolls, scrolls[0]])
+    monkeypatch.setattr(
+        "stoker.workloads.vesuvius.task.split_scrolls", lambda found, valid: (found, found[:2])
+    )
+    expected = Dice()
+    for scroll in scrolls:
+        found, labels = (
+            torch.from_numpy(np.load(path))[None, None] for path in (scroll.volume, scroll.labels)
+        )
+        expected.update(found > 130, labels)
+
+    class Threshold(torch.nn.Module):
+        """The logits of voxels that are brighter than 130."""
+
+        def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
+            return [(images * task.config.std + task.config.mean) * 255 - 130.5]
+
+    for home in ("ram", "disk"):
+        task.config = replace(task.config, resident=home)
+        feeds = task.open_feeds(World(), CPU)
+        assert feeds.valid is not None
+        metrics, patches = task.metrics(), 0
+        for batch in feeds.valid:
+            patches += len(batch["image"])
+            task.judge(Threshold(), batch, metrics)
+        feeds.close()
+        assert patches == 3 * 4 * 5 + 5 * 2 * 3
+        assert (int(metrics["dice"].both), int(metrics["dice"].each)) == (
+            int(expected.both),
+            int(expected.each),
+        )
+
+
+def test_surfaces_see_beyond_what_is_counted() -> None:
+    """A sheet's face where it counts is a face still; where another patch has it, it is not counted."""
+    labels = torch.zeros((1, 1, 8, 8, 8), dtype=torch.uint8)
+    labels[..., 3:6, :, :] = SHEET
+    whole, part = SurfaceDice(0.0), SurfaceDice(0.0)
+    whole.update(labels == SHEET, labels)
+    part.update(labels == SHEET, labels, torch.tensor([[4, 0, 6]]))
+    assert (int(whole.all), int(whole.near)) == (2 * 128, 2 * 128)
+    # Of two faces of 64 voxels, the lower one's last two columns.
+    assert (int(part.all), int(part.near)) == (2 * 16, 2 * 16)
 
 
 def test_a_resume_in_any_epoch_sees_what_was_to_come(scrolls: list[Scroll]) -> None:

@@ -37,6 +37,22 @@ def place_grid(shape: Size, patch: Size, stride: Size) -> Corners:
     return np.array(list(product(*starts)), dtype=np.int64)
 
 
+def cover_earlier(corners: Corners, patch: Size) -> Corners:
+    """Of each patch of a grid, how many voxels from its front an earlier one has too: a row of three axes.
+
+    What lies behind that on all axes is in no earlier patch: so all patches together have each voxel once.
+
+    >>> cover_earlier(place_grid((4, 5, 3), (4, 2, 3), (4, 2, 3)), (4, 2, 3)).tolist()
+    [[0, 0, 0], [0, 0, 0], [0, 1, 0]]
+    """
+    covered = np.empty_like(corners)
+    for axis, side in enumerate(patch):
+        starts, which = np.unique(corners[:, axis], return_inverse=True)
+        shared = np.maximum(starts[:-1] + side - starts[1:], 0)
+        covered[:, axis] = np.concatenate([[0], shared])[which]
+    return covered
+
+
 class RandomPlaces:
     """Corners of `count` patches for each epoch, as many of them around labelled voxels as `around` says.
 

@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,15 @@ from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
 from stoker.feed.sources.chunk_reader import Places, Request, open_reader
 from stoker.feed.sources.npy_file import NpyMap, torch_dtype
-from stoker.feed.sources.patches import Corners, RandomPlaces, Size, VoxelDraw, cut_blocks, place_grid
+from stoker.feed.sources.patches import (
+    Corners,
+    RandomPlaces,
+    Size,
+    VoxelDraw,
+    cover_earlier,
+    cut_blocks,
+    place_grid,
+)
 from stoker.feed.sources.volume_arrays import (
     ChunkedVolume,
     HeldVolume,
@@ -161,6 +169,12 @@ class VolumeSource(Source):
         """Where these patches begin: a row of depth, height and width each."""
         return self._corners(checked(indices, len(self)))
 
+    def covered(self, indices: Indices) -> Corners:
+        """Of these patches of a grid, how many voxels from the front an earlier one has too, by axis."""
+        if self._grid is None:
+            raise UsageError("patches at random overlap as they come: take mode='grid' to know what is new")
+        return self._covered[checked(indices, len(self))]
+
     def chunk_of(self, indices: Indices) -> Indices:
         """The number of the image's chunk that each patch begins in; of a patch-sized cell without chunks."""
         image = self._volumes["image"]
@@ -184,6 +198,11 @@ class VolumeSource(Source):
     def _empty(self, volume: Volume, count: int) -> torch.Tensor:
         kind = torch_dtype(volume.dtype, volume.name)
         return fresh_batch((count, volume.channels, *self.patch), kind)
+
+    @cached_property
+    def _covered(self) -> Corners:
+        assert self._grid is not None
+        return cover_earlier(self._grid, self.patch)
 
     def _corners(self, chosen: Indices) -> Corners:
         if self._grid is not None:

@@ -69,6 +69,28 @@ class CutPatches(BatchTransform):
         return self.then(cut, samples=samples, seed=seed, epoch=epoch)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MarkCovered(BatchTransform):
+    """Adds to a batch how much of each patch an earlier one has: `covered`, voxels from the front by axis."""
+
+    source: ScrollSource
+    then: BatchTransform
+
+    @property
+    def random(self) -> bool:
+        """Whether the other transform is random."""
+        return self.then.random
+
+    def fingerprint(self) -> str:
+        """That of the other: patches stay as they are."""
+        return self.then.fingerprint()
+
+    def __call__(self, batch: Any, *, samples: Samples, seed: int, epoch: int) -> Any:
+        """The batch, and `covered` with it."""
+        made = self.then(batch, samples=samples, seed=seed, epoch=epoch)
+        return {**made, "covered": torch.from_numpy(self.source.covered(samples)).to(made["image"].device)}
+
+
 class ScrollFeed(Feed):
     """A feed that says where its volumes are, and gives the device's memory back when the loop needs it."""
 

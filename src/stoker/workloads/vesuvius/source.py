@@ -120,6 +120,15 @@ class ScrollSource(Source):
             places[rows, 1:] = self._parts[number].corners(numbers[rows])
         return places
 
+    def covered(self, indices: Indices) -> Indices:
+        """Of patches that cover the scrolls, how many voxels from the front an earlier one has too."""
+        scrolls, numbers = self._find(indices)
+        covered = np.empty((len(scrolls), 3), np.int64)
+        for number in np.unique(scrolls).tolist():
+            rows = scrolls == number
+            covered[rows] = self._parts[number].covered(numbers[rows])
+        return covered
+
     def fingerprint(self) -> str:
         """Of all scrolls' patches."""
         told = "\0".join(part.fingerprint() for part in self._parts)
