@@ -12,7 +12,7 @@ from stoker.workloads.imagenet.config import ImagenetConfig
 from stoker.workloads.imagenet.folders import make_folders, name_classes
 from stoker.workloads.imagenet.pictures import draw_photo
 from stoker.workloads.imagenet.resizing import Growing
-from stoker.workloads.imagenet.task import open_sources
+from stoker.workloads.imagenet.task import ImagenetTask, open_sources
 
 
 def test_the_layout_is_the_real_sets(tmp_path: Path) -> None:
@@ -64,3 +64,6 @@ def test_images_grow_in_steps_to_the_full_size() -> None:
         assert torch.equal(made, plain)
     with pytest.raises(UsageError, match="from 96 pixels to 72"):
         Growing(transform=ImageTransform(size=72), start=96, until=2)
+    grown, alike = ImagenetConfig(start_size=32, grow_epochs=2), ImagenetConfig()
+    assert [ImagenetTask(grown).largest_epoch(epochs) for epochs in (1, 2, 3, 8)] == [0, 1, 2, 2]
+    assert ImagenetTask(alike).largest_epoch(8) == 0

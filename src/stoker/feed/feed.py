@@ -192,6 +192,14 @@ class Feed(DataLoader[Any]):
             raise UsageError(f"epoch {epoch}: epochs are counted from 0")
         self._asked_epoch = epoch
 
+    def expect(self, need: int, said: str) -> None:
+        """Leave the model so many bytes of the device, where its first steps need less than later ones will.
+
+        `said` tells where the number is from. What was given as `reserve` stays.
+        """
+        if len(self._source):
+            self._hold().expect(need, said)
+
     def shrink(self, why: str = "the loop ran out of memory") -> None:
         """Give held memory back and go on a tier lower; batches that are on their way still come."""
         if len(self._source):

@@ -99,7 +99,7 @@ def fit(
         journal = _open_journal(parts, loop, out) if meeting.rank == 0 else None
         if journal is not None:
             stack.callback(journal.close)
-        _make_ready(parts, resumed)
+        _make_ready(parts, loop, resumed)
         rng.write(drawn, fabric.device)
         ended = loop.run(journal)
         if loop.best is not None and ended != "stopped":
@@ -171,7 +171,7 @@ def _open_journal(parts: Parts, loop: Loop, out: Path) -> Journal:
     return journal
 
 
-def _make_ready(parts: Parts, resumed: int | None) -> None:
+def _make_ready(parts: Parts, loop: Loop, resumed: int | None) -> None:
     """Say what will be trained, whether it will fit, and compile it."""
     device, config = parts.fabric.device, parts.config
     count = sum(weight.numel() for weight in parts.module.parameters())
@@ -181,7 +181,7 @@ def _make_ready(parts: Parts, resumed: int | None) -> None:
     if config.preflight and preflight.can_measure(device):
         # What an optimizer went on with, it holds already.
         states = 0 if resumed else preflight.bytes_of_states(parts.module, config.optimizer)
-        _predict(parts, states)
+        _predict(parts, loop, states)
     if config.compile:
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
         parts.module.compile(mode=config.compile_mode)
@@ -274,13 +274,15 @@ def _look(device: torch.device, meeting: Meeting, tell: Callable[[str], None]) -
         tell(f"warning: {one.text}. {one.fix}")
 
 
-def _predict(parts: Parts, states: int) -> None:
-    """Whether a step will fit the card, before the first one; the feed stands where it stood after it."""
+def _predict(parts: Parts, loop: Loop, states: int) -> None:
+    """Whether the largest step will fit the card, before the first; the feed stands then where it stood."""
     feed, device, stepper = parts.feeds.train, parts.fabric.device, parts.stepper
     if stepper.waits_in_forward:
         parts.tell("memory: not predicted, a rank that ran out of it would leave SyncBatchNorm waiting")
         return
+    epoch = parts.task.largest_epoch(-(-loop.steps // len(feed)))
     state = feed.state_dict()
+    feed.set_epoch(epoch)
     batch = next(iter(feed))
     feed.load_state_dict(state)
 
@@ -295,11 +297,15 @@ def _predict(parts: Parts, states: int) -> None:
             room=preflight.room_on(device),
         )
     torch.cuda.empty_cache()
+    when = f"in epoch {epoch + 1}, " if epoch else ""
+    if epoch > loop.epoch and not isinstance(found, str):
+        # The first steps need less than this: a feed would take what is left for its samples.
+        feed.expect(found.room if found.need is None else found.need, f"a step {when}as predicted")
     for rank, one in enumerate(parts.meeting.gather(found) or ()):
         if isinstance(one, str):
             told = f"memory: not predicted, {one}"
         else:
-            told = f"{'warning: ' if one.overflows else 'memory: '}{one.text}"
+            told = f"{'warning: ' if one.overflows else 'memory: '}{when}{one.text}"
         # Rank 0 speaks for all; the others have as much to hold, and their cards may be fuller.
         if rank == 0:
             parts.tell(told)

@@ -95,6 +95,10 @@ class ImagenetTask(Task[ImagenetConfig]):
         for metric in metrics.values():
             metric.update(logits, labels)
 
+    def largest_epoch(self, epochs: int) -> int:
+        """That by which images have grown."""
+        return 0 if self.config.start_size is None else min(self.config.grow_epochs, epochs - 1)
+
     def group_parameters(self, model: nn.Module) -> Iterable[dict[str, Any]]:
         """Norms and biases are not decayed."""
         weights = [weight for weight in model.parameters() if weight.requires_grad]
