@@ -130,6 +130,18 @@ def test_the_feed_moves_up_when_the_need_is_known(
     feed.close()
 
 
+def test_the_feed_leaves_what_a_later_step_is_expected_to_need(
+    options: dict[str, Any], expected: list[dict[str, torch.Tensor]]
+) -> None:
+    """The first steps need little, and it does not take what they leave."""
+    feed = Feed(source(), **options)
+    feed.expect(torch.cuda.mem_get_info()[1], "a step in epoch 7, as predicted")
+    assert_equal(epochs(feed, 3), expected)
+    assert feed.tier == "ram"
+    assert "a step in epoch 7, as predicted" in feed.why
+    feed.close()
+
+
 @pytest.mark.usefixtures("small_card")
 def test_the_feed_moves_up_to_a_window(
     options: dict[str, Any], expected: list[dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch

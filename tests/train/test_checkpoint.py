@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,13 +191,28 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     resource = pytest.importorskip("resource")
     checkpoints = kept(tmp_path, 5)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
-        with pytest.raises(TrainingFailed, match=r"cannot save .*step-000000010: .*Make room there"):
-            kept(tmp_path, 10)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000005"]
+    large = replace(state(10.0, 10), tensors={"optimizer": {"exp_avg": torch.ones(100_000)}})
+    # Of the weights, which come first; and of the optimizer's states, which torch itself writes.
+    for limit, made in ((100, state(10.0, 10)), (10_000, large), (399_000, large)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(TrainingFailed, match=r"cannot save .*step-000000010: .*Make room there"):
+                checkpoints.save("step-000000010", made)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [path.name for path in tmp_path.iterdir()] == ["step-000000005"]
+    assert checkpoints.find_last_good() is not None
+
+
+def test_a_folder_that_takes_no_checkpoint_or_keeps_an_old_one_is_told(tmp_path: Path) -> None:
+    """Something stands where they go, and what is to be removed cannot be: with the words for it."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(TrainingFailed, match=r"cannot save .*step-000000001: .*Make room there"):
+        kept(tmp_path / "file", 1)
+    checkpoints = kept(tmp_path / "kept", 2, 3)
+    (tmp_path / "kept" / "step-000000001").symlink_to(tmp_path / "kept" / "step-000000003")
+    with pytest.raises(TrainingFailed, match=r"cannot remove .*step-000000001: .* symbolic link.*by hand"):
+        checkpoints.prune(None)
     assert checkpoints.find_last_good() is not None
 
 

@@ -205,6 +205,30 @@ def test_no_gain_ends_early(tmp_path: Path) -> None:
     assert any("no gain in 2 validations" in text for text in told)
 
 
+class Measured(Tiny):
+    """Its validations have these errors, one after another."""
+
+    errors = (1.0, 0.95, 0.87, 0.86, 0.855, 0.85)
+
+    def begin_epoch(self, epoch: int, feeds: Any) -> None:
+        self.epoch = epoch
+
+    def judge(self, model: nn.Module, batch: Any, metrics: Mapping[str, Any]) -> None:
+        metrics["mae"].update(torch.tensor([self.errors[self.epoch]]), torch.zeros(1))
+
+
+def test_the_best_is_the_best_whatever_counts_as_a_gain(tmp_path: Path) -> None:
+    """A small gain is kept as the best; patience counts from the last one that was large enough."""
+    settings = {"save": SaveConfig(every=0), "stop": StopConfig(gain=0.1, patience=2)}
+    for epochs, ended, step, best in ((2, "done", 14, 0.95), (6, "early", 35, 0.855)):
+        fitted = fit(Measured(TinyConfig(train=plain(epochs=epochs, **settings))), out=tmp_path)
+        # 0.87 is the first that gains 0.1 on 1.0; going on does not forget that.
+        assert (fitted.ended, fitted.step) == (ended, step)
+        assert fitted.best is not None
+        assert fitted.best.value == pytest.approx(best)
+        assert fitted.best.step == step
+
+
 def test_a_folder_is_one_trainings(tmp_path: Path) -> None:
     """A second process that would train into it is told so."""
     with (

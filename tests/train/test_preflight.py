@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from stoker.train import preflight
 from stoker.train.config import OptimizerConfig, SaveConfig
 from stoker.train.fit import fit
 from stoker.train.preflight import Prediction, bytes_of_states, look, predict, sizes_to_try, uuid_of
+from stoker.train.task import Feeds, World
 from stoker.ward.fake_gpu import FakeGpus, card
 
 MIB = 2**20
@@ -119,6 +121,45 @@ def test_memory_that_others_hold_on_the_card_is_warned_of() -> None:
     assert not [one for one in look("GPU-b", gpus) if one.cause == "gpu-contention"]
     # A part of a card has an id that the driver's list does not: all that can be seen are looked at.
     assert [one for one in look("GPU-MIG-7", gpus) if one.cause == "gpu-contention"]
+
+
+class Growing(Tiny):
+    """Its samples are largest in the third epoch, of those that there are."""
+
+    expected: ClassVar[list[tuple[int, str]]] = []
+
+    def largest_epoch(self, epochs: int) -> int:
+        return min(2, epochs - 1)
+
+    def open_feeds(self, world: World, device: torch.device) -> Feeds:
+        feeds = super().open_feeds(world, device)
+        heard = self.expected
+        feeds.train.expect = lambda need, said: heard.append((need, said))  # type: ignore[method-assign]
+        return feeds
+
+
+@pytest.mark.parametrize(("steps", "largest"), [(5, 2), (2, 0)])
+def test_what_is_predicted_is_the_step_with_the_largest_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, largest: int
+) -> None:
+    """Tried on the first batch of that epoch, as far as the training gets; the feed hears what to leave."""
+    quiet = {"epochs": 3, "batch_size": 26, "micro_batch": 13, "save": SaveConfig(every=0)}
+    calm = Tiny(TinyConfig(train=plain(**quiet)))
+    fit(calm, out=tmp_path / "calm")
+    monkeypatch.setattr(preflight, "look", lambda uuid: ())
+    monkeypatch.setattr(preflight, "can_measure", lambda device: True)
+    monkeypatch.setattr(preflight, "room_on", lambda device: 20 * MIB)
+    monkeypatch.setattr(preflight, "peak_of", lambda run, device: (run(), 3 * MIB)[1])
+    looked = Growing(TinyConfig(train=plain(**quiet, max_steps=steps, preflight=True)))
+    looked.expected.clear()
+    told: list[str] = []
+    fit(looked, out=tmp_path / "looked", tell=told.append)
+    # Two steps an epoch, of two micro-batches each; one of these is tried before.
+    assert looked.seen[0] == calm.seen[4 * largest]
+    assert looked.seen[1:] == calm.seen[: 2 * steps]
+    assert any("a micro-batch of 13 needs 3" in text for text in told)
+    assert any(f"memory: in epoch {largest + 1}, a" in text for text in told) == (largest > 0)
+    assert [need > 3 * MIB for need, _ in looked.expected] == [True] * (largest > 0)
 
 
 def test_warnings_and_the_prediction_come_before_the_first_step_and_leave_no_trace(

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tiny import Tiny, TinyConfig
 
 from stoker.errors import UsageError
 from stoker.train import command
+from stoker.train.fit import Fitted
 from stoker.train.task import Workload
 
 WORKLOAD = Workload(name="tiny", about="A line.", config=TinyConfig, task=Tiny)
@@ -73,6 +75,22 @@ def test_a_stop_is_told_by_the_exit_code(tmp_path: Path) -> None:
     asked = Workload(name="tiny", about="A line.", config=TinyConfig, task=Asked)
     assert go(tmp_path, workload=asked) == 143
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 1
+
+
+@pytest.mark.parametrize(("launched", "code"), [(False, 0), (True, 143)])
+def test_a_rank_that_the_trainer_started_itself_does_not_look_crashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: bool, code: int
+) -> None:
+    """What watches such ranks kills rank 0 when one of them ends with anything but 0; a launcher is told."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if launched:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    ended = Fitted(
+        ended="stopped", step=1, steps=2, metrics={}, best=None, samples_per_second=None, peak_bytes=None,
+        micro_batch=1, resumed=None, folder=tmp_path,
+    )  # fmt: skip
+    assert (ended.exit_code, replace(ended, rank=1).exit_code) == (143, code)
+    assert replace(ended, ended="done").exit_code == 0
 
 
 def test_what_cannot_be_compared_is_told(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import torch
 
 from stoker.errors import UsageError
 from stoker.feed.transforms import ImageTransform
+from stoker.workloads.imagenet.config import ImagenetConfig
 from stoker.workloads.imagenet.folders import make_folders, name_classes
 from stoker.workloads.imagenet.pictures import draw_photo
 from stoker.workloads.imagenet.resizing import Growing
+from stoker.workloads.imagenet.task import ImagenetTask, open_sources
 
 
 def test_the_layout_is_the_real_sets(tmp_path: Path) -> None:
@@ -44,6 +46,13 @@ def test_photographs_of_a_class_are_alike_and_differ() -> None:
     assert not np.array_equal(draw_photo(names[0], 0, scale=0.1), draw_photo(names[0], 1, scale=0.1))
 
 
+def test_a_set_of_one_class_is_told(tmp_path: Path) -> None:
+    """Before a model is made for it."""
+    [name] = make_folders(tmp_path, classes=1, train_images=1, valid_images=1, scale=0.06)
+    with pytest.raises(UsageError, match=f"train has one class, {name}: .* 2 or more"):
+        open_sources(ImagenetConfig(data=str(tmp_path), classes=None))
+
+
 def test_images_grow_in_steps_to_the_full_size() -> None:
     """Multiples of 32 on the way; from epoch `until` on the transform's own size, whatever it is."""
     growing = Growing(transform=ImageTransform(size=72), start=32, until=2)
@@ -55,3 +64,6 @@ def test_images_grow_in_steps_to_the_full_size() -> None:
         assert torch.equal(made, plain)
     with pytest.raises(UsageError, match="from 96 pixels to 72"):
         Growing(transform=ImageTransform(size=72), start=96, until=2)
+    grown, alike = ImagenetConfig(start_size=32, grow_epochs=2), ImagenetConfig()
+    assert [ImagenetTask(grown).largest_epoch(epochs) for epochs in (1, 2, 3, 8)] == [0, 1, 2, 2]
+    assert ImagenetTask(alike).largest_epoch(8) == 0

@@ -59,6 +59,11 @@ def test_weights_of_something_else_are_refused() -> None:
     del state["layer3.1.conv2.weight"]
     with pytest.raises(UsageError, match=r"lacks layer3\.1\.conv2\.weight"):
         load_weights(model, state)
+    # A ResNet-18 has blocks of other shapes under the same names.
+    smaller = {**model.state_dict(), "layer1.0.conv1.weight": torch.zeros(64, 64, 3, 3)}
+    told = r"has layer1\.0\.conv1\.weight of \(64, 64, 3, 3\), .* \(64, 64, 1, 1\): it is not of a ResNet-50"
+    with pytest.raises(UsageError, match=told):
+        load_weights(model, smaller)
 
 
 def test_weights_from_before_batches_were_counted_load() -> None:

@@ -96,7 +96,9 @@ def test_norms_and_biases_are_not_decayed(tmp_path: Path) -> None:
         ({"data": None, "endpoint": "http://store"}, "endpoint without data"),
         ({"stage": "here", "keep": "there"}, "stage and keep"),
         ({"label_smoothing": 1.0}, "label_smoothing is 1"),
+        ({"classes": 1}, "classes is 1: it must be 2 or more"),
         ({"made": {"classes": 0}}, "made.classes is 0"),
+        ({"made": {"classes": 1}}, "made.classes is 1: it must be 2 or more"),
     ],
 )
 def test_settings_that_cannot_be_are_told(settings: dict[str, Any], told: str) -> None:

@@ -17,6 +17,7 @@ from stoker.errors import UsageError
 from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from stoker.train.config_file import load
 from stoker.train.fit import fit
+from stoker.train.rate import find_rate
 from stoker.train.task import World
 from stoker.workloads.sar import WORKLOAD
 from stoker.workloads.sar.comparison import compare, mean_psnr
@@ -93,12 +94,19 @@ def test_the_peak_is_counted_from_its_beginning() -> None:
         assert abs((after - before) / 2**20 - megabytes) < 16
 
 
-def test_a_comparison_has_one_device(tmp_path: Path) -> None:
+def test_a_comparison_has_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which speed and memory can be told."""
     config = small(tmp_path)
     several = replace(config, train=replace(config.train, devices=2))
     with pytest.raises(UsageError, match="a comparison on 2 devices"):
         compare(several, tmp_path / "compared")
+    for name, value in (("TORCHELASTIC_RUN_ID", "a"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"a comparison on 4 devices: .*no torchrun"):
+        compare(config, tmp_path / "compared")
+    with pytest.raises(UsageError, match="a sweep over 4 devices"):
+        find_rate(SarTask(config))
+    assert not (tmp_path / "compared").exists()
 
 
 def test_values_of_another_range_are_scaled(tmp_path: Path) -> None:

@@ -86,8 +86,13 @@ def test_volumes_that_must_leave_the_device_leave_the_batches_as_they_were(
         source, Residence(home="vram", why="", held=HeldScrolls.load(scrolls, CPU)),
         VolumeTransform(field="image"), world=World(), device=CPU, batch_size=4, shuffle=True, seed=5,
     )  # fmt: skip
-    free = Room(ram=GB if home == "ram" else 0)
-    monkeypatch.setattr("stoker.workloads.vesuvius.residence.find_room", lambda device, ranks=1: free)
+    free, asked = Room(ram=GB if home == "ram" else 0), []
+
+    def find_room(device: torch.device, ranks: int = 1) -> Room:
+        asked.append(ranks)
+        return free
+
+    monkeypatch.setattr("stoker.workloads.vesuvius.residence.find_room", find_room)
     batches = iter(feed)
     found = [next(batches)]
     assert feed.tier == "vram"
@@ -98,6 +103,14 @@ def test_volumes_that_must_leave_the_device_leave_the_batches_as_they_were(
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one["image"], other["image"])
     feed.close()
+    # Each of several ranks has its part of the host's memory, as when the volumes were first held.
+    ranks = open_feed(
+        source, Residence(home="vram", why="", held=HeldScrolls.load(scrolls, CPU)),
+        VolumeTransform(field="image"), world=World(rank=1, size=4), device=CPU, batch_size=4, shuffle=True,
+    )  # fmt: skip
+    ranks.shrink("a step ran out")
+    ranks.close()
+    assert asked == [1, 4]
 
 
 def test_two_ranks_share_a_batch(scrolls: list[Scroll]) -> None:

@@ -74,6 +74,10 @@ def test_the_names_of_the_note_make_the_trainers_batch() -> None:
     assert task.config.workers == 3
     with pytest.raises(UsageError, match="2 x 4"):
         VesuviusTask(config_of("train_batch_size=2", "accumulate_steps=4", "train.batch_size=6"))
+    with pytest.raises(UsageError, match=r"train.batch_size is 1, but .* is 2 x 1"):
+        VesuviusTask(config_of("train.batch_size=1", "train.epochs=2"))
+    one = VesuviusTask(config_of("train.batch_size=1", "train_batch_size=1"))
+    assert (one.config.train.batch_size, one.config.train.micro_batch) == (1, 1)
 
 
 def test_its_batch_is_shared_by_ranks_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,8 +50,8 @@ class Feed(DataLoader[Any]):
 
     `batch_size` is this rank's, as in a DataLoader; `global_batch_size`, in its place, is all ranks'
     together, and stays when their number changes. `shuffle`: True, "full", "blocks" or False. `subset`,
-    `limit` and `weights` choose samples (see `Order`). `transform` runs by the batch on the device, after the
-    cache.
+    `limit`, `weights` and `per_epoch` choose samples (see `Order`). `transform` runs by the batch on the
+    device, after the cache.
     `tier`: "auto", or the highest to use: "vram", "spread", "window", "ram" or "source". `reserve` is what
     the model needs of the device in bytes; where it is neither given nor in stoker.toml it is taken from the
     first steps. `cache` is a folder for a cache on disk, of at most `cache_bytes`. `workers`: reading
@@ -81,6 +81,7 @@ class Feed(DataLoader[Any]):
         subset: ArrayLike | None = None,
         limit: int | None = None,
         weights: ArrayLike | None = None,
+        per_epoch: int | None = None,
         block_size: int = 1024,
         group_size: int = 16,
         tier: str = "auto",
@@ -125,6 +126,7 @@ class Feed(DataLoader[Any]):
             "subset": subset,
             "limit": limit,
             "weights": weights,
+            "per_epoch": per_epoch,
             "block_size": block_size,
             "group_size": group_size,
         }
@@ -193,6 +195,14 @@ class Feed(DataLoader[Any]):
         if epoch < 0:
             raise UsageError(f"epoch {epoch}: epochs are counted from 0")
         self._asked_epoch = epoch
+
+    def expect(self, need: int, said: str) -> None:
+        """Leave the model so many bytes of the device, where its first steps need less than later ones will.
+
+        `said` tells where the number is from. What was given as `reserve` stays.
+        """
+        if len(self._source):
+            self._hold().expect(need, said)
 
     def shrink(self, why: str = "the loop ran out of memory") -> None:
         """Give held memory back and go on a tier lower; batches that are on their way still come."""

@@ -86,6 +86,7 @@ class Keeping:
         self._numbers = numbers
         self._count = len(source) if numbers is None else len(numbers)
         self._handed = 0
+        self._expected = (0, "")
         self._one_by_one = one_by_one
         self._fell = ""
         self._streams = Streams(device)
@@ -158,6 +159,10 @@ class Keeping:
             self._spread_out(company, choice, needs[company.rank])
         if isinstance(self._rows, SpreadRows):
             self._exchange(company, self._rows, needs)
+
+    def expect(self, need: int, said: str) -> None:
+        """The model will need so many bytes of the device, where its first steps need less."""
+        self._expected = max(self._expected, (need, said))
 
     def shrink(self, why: str) -> None:
         """Give the memory back and go on a tier lower: the loop needs it."""
@@ -294,8 +299,10 @@ class Keeping:
             or self._wish.reserve is not None
         ):
             return
-        peak = max(0, torch.cuda.max_memory_reserved(self._device) - self._others_on_device())
-        self._wish = replace(self._wish, reserve=peak, reserve_said=f"peak of {_STEPS_TO_PEAK} steps")
+        reserved = torch.cuda.max_memory_reserved(self._device) - self._others_on_device()
+        peak = max(0, reserved), f"peak of {_STEPS_TO_PEAK} steps"
+        need, said = max(peak, self._expected)
+        self._wish = replace(self._wish, reserve=need, reserve_said=said)
         if self._company is not None:  # they choose together, before the next epoch
             return
         better = choose(self._wish, self._room(), self._asked)

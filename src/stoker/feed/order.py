@@ -100,6 +100,8 @@ class Order:
     (of `block_size` consecutive samples, mixed `group_size` blocks at a time: see the module `blocks`).
     `subset`: an array of sample numbers, each taken as often as it stands there.
     `limit`: take that many of them by the seed, the same in every epoch; fewer are a part of more.
+    `per_epoch`: an epoch takes the next that many of the source's samples, and behind the last come the first
+    again: for a source that has new samples for each epoch. Its length must be a multiple of it.
     `weights`: one for each sample of the source; an epoch is then as many draws as there are samples taken,
     with replacement, in random order whatever `shuffle` says.
     `drop_last`: leave out the short batch at the end of an epoch.
@@ -125,6 +127,7 @@ class Order:
         subset: ArrayLike | None = None,
         limit: int | None = None,
         weights: ArrayLike | None = None,
+        per_epoch: int | None = None,
     ) -> None:
         self.length = _whole("length", length, most=LONGEST)
         self.batch_size = _whole("batch_size", batch_size)
@@ -136,6 +139,19 @@ class Order:
         self._subset = None if subset is None else checked_subset(subset, self.length)
         self._among = self.length if self._subset is None else len(self._subset)
         self.size = self._among if limit is None else min(self._among, _whole("limit", limit))
+        self._parts = 1
+        if per_epoch is not None:
+            if subset is not None or limit is not None or weights is not None:
+                raise UsageError(
+                    f"per_epoch={per_epoch} with a subset, a limit or weights: it takes all samples of the "
+                    "source, epoch by epoch; leave out one of the two"
+                )
+            self.size = _whole("per_epoch", per_epoch)
+            self._parts, left = divmod(self.length, self.size)
+            if left or not self._parts:
+                raise UsageError(
+                    f"per_epoch={per_epoch} of {self.length} samples: give a number that they divide by"
+                )
         self._cumulative = None if weights is None else self._sum_up(checked_weights(weights, self.length))
         if self.drop_last and self.batch_size > self.size:
             raise UsageError(
@@ -221,13 +237,13 @@ class Order:
             return self._block_shuffle(epoch).blocks(first, last)
         return np.arange(first // self.block_size, (last - 1) // self.block_size + 1, dtype=np.int64)
 
-    def block(self, number: int) -> NDArray[np.int64]:
+    def block(self, number: int, epoch: int = 0) -> NDArray[np.int64]:
         """The sample numbers of a block, as they stand in the source (or in `subset`)."""
         count = -(-self.size // self.block_size)
         if not 0 <= number < count:
             raise UsageError(f"no block {number}: there are {count}, from 0 to {count - 1}")
         stop = min((number + 1) * self.block_size, self.size)
-        return self._taken(np.arange(number * self.block_size, stop, dtype=np.int64))
+        return self._taken(np.arange(number * self.block_size, stop, dtype=np.int64)) + self._first(epoch)
 
     def numbers(self) -> NDArray[np.int64] | None:
         """The samples that are taken at all, ascending; None for every one of the source's."""
@@ -285,7 +301,7 @@ class Order:
         for name in ("seed", "shuffle", "block_size", "group_size", "selection"):
             then, now = getattr(state, name), getattr(ours, name)
             if then != now:
-                what = "selection (subset, limit, weights)" if name == "selection" else name
+                what = "selection (subset, limit, weights, per_epoch)" if name == "selection" else name
                 raise OrderChanged(
                     f"the state was taken with {what} {then!r}, and this order has {now!r}: samples would "
                     f"come twice or not at all. Give the same {what} as then, or start without the state"
@@ -328,7 +344,14 @@ class Order:
 
     def _samples(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples at ascending positions of an epoch."""
-        epoch = _epoch(epoch)
+        numbers = self._shuffled(_epoch(epoch), positions)
+        return numbers if self._parts == 1 else numbers + self._first(epoch)
+
+    def _first(self, epoch: int) -> int:
+        """The first of the samples that an epoch takes."""
+        return epoch % self._parts * self.size
+
+    def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._cumulative is not None:
             drawn = uniform(key(self.seed, "weights", epoch), positions) * self._cumulative[-1]
             return self._taken(np.searchsorted(self._cumulative, drawn, side="right"))
@@ -342,6 +365,8 @@ class Order:
     def _plain_shuffle(self, epoch: int) -> tuple[int, int] | None:
         """Length and key of the permutation whose numbers are the samples; None where more makes them."""
         if self.shuffle != "full" or self._cumulative is not None or self._subset is not None:
+            return None
+        if self._parts > 1:
             return None
         return None if self._is_limited else (self.size, key(self.seed, "full", _epoch(epoch)))
 
@@ -358,7 +383,7 @@ class Order:
 
     @property
     def _is_limited(self) -> bool:
-        return self.size < self._among
+        return self.size * self._parts < self._among
 
     @cached_property
     def _limited(self) -> NDArray[np.int64]:
@@ -367,7 +392,9 @@ class Order:
 
     @cached_property
     def _selection(self) -> str:
-        """What tells one subset, limit and weights from others."""
+        """What tells one subset, limit, weights and part for each epoch from others."""
+        if self._parts > 1:
+            return f"{self.size} per epoch"
         if self._subset is None and self._cumulative is None and not self._is_limited:
             return "all"
         digest = blake2b(f"{self.size} of {self._among}".encode(), digest_size=8)

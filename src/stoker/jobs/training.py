@@ -1,6 +1,5 @@
 """`python -m stoker.jobs.training PLAN`: a workload by a job's plan; 143 where it was told to stop."""
 
-import signal
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def main(words: list[str]) -> int:
     except StokerError as error:  # for a person: what is wrong and what to do, without a traceback
         sys.stderr.write(f"stoker: {error}\n")
         return error.exit_code
-    return 128 + signal.SIGTERM if fitted.ended == "stopped" else 0
+    return fitted.exit_code
 
 
 if __name__ == "__main__":

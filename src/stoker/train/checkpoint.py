@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -73,10 +73,10 @@ class Checkpoints:
 
     def save(self, name: str, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint under a name of `name_for`; it is there when this returns, whatever happens."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         part = self._folder / f"{PART}{secrets.token_hex(8)}"
-        part.mkdir()
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part.mkdir()
             _write(part, checkpoint)
             part.rename(self._folder / name)
             _sync_folder(self._folder)
@@ -109,14 +109,14 @@ class Checkpoints:
         names = self.names()
         for name in names[self._keep :]:
             if name != best:
-                shutil.rmtree(self._folder / name)
+                _remove(self._folder / name)
         self.remove_parts()
 
     def remove_parts(self) -> None:
         """Remove what a killed process left half written; nobody else writes here."""
         for part in self._folder.glob(f"{PART}*"):
             if part.is_dir():
-                shutil.rmtree(part)
+                _remove(part)
 
     def names(self) -> list[str]:
         """What is there, the newest first."""
@@ -162,18 +162,60 @@ def _age(match: re.Match[str]) -> tuple[int, int]:
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     from safetensors.torch import save
 
-    # Written by Python's own files, so that a full disk is an OSError whatever was to be written.
+    # Written by Python's own files, so that a full disk is an OSError: safetensors and torch would tell of it
+    # by errors of their own.
     (folder / _MODEL).write_bytes(save(_plain_tensors(checkpoint.model)))
     if checkpoint.mean is not None:
         (folder / _MEAN).write_bytes(save(_plain_tensors(checkpoint.mean)))
-    with (folder / _TENSORS).open("wb") as out:
-        torch.save(dict(checkpoint.tensors), out)
+    _save_tensors(folder / _TENSORS, dict(checkpoint.tensors))
     (folder / _PLAIN).write_text(json.dumps({"schema": SCHEMA, **checkpoint.plain}))
     written = {path.name: _digest(path) for path in _files(folder)}
     (folder / _MANIFEST).write_text(json.dumps({"schema": SCHEMA, "files": written}, indent=1))
     for path in _files(folder):
         _sync(path)
     _sync_folder(folder)
+
+
+class _Noting:
+    """A file as torch.save writes to it; remembers what went wrong with it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """All of it."""
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        """What is still in memory."""
+        self._file.flush()
+
+
+def _save_tensors(path: Path, tensors: dict[str, Any]) -> None:
+    """By torch.save. Where a write fails, that closes its archive all the same, and tells of that alone."""
+    with path.open("wb") as file:
+        noting = _Noting(file)
+        try:
+            torch.save(tensors, cast(BinaryIO, noting))  # it writes and flushes, no more
+        except RuntimeError as error:
+            if noting.error is None:
+                raise
+            raise noting.error from error
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise TrainingFailed(
+            f"cannot remove {folder}: {error}. Remove it by hand; the same command goes on from the last "
+            "checkpoint, which is whole"
+        ) from error
 
 
 def _plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """`stoker train WORKLOAD`: a config from file and command line, a folder, a training."""
 
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,8 +46,7 @@ def go(
     fitted = fit(workload.task(made), out=folder, fresh=fresh)
     if as_json and fitted.rank == 0:
         sys.stdout.write(json.dumps({"schema": 1, "workload": workload.name, **fitted.to_json()}) + "\n")
-    # As the shell tells of a process that the signal ended: whoever sent it sees that it was heard.
-    return 128 + signal.SIGTERM if fitted.ended == "stopped" else 0
+    return fitted.exit_code
 
 
 def _sweep(workload: Workload, made: Any, as_json: bool) -> None:

@@ -85,7 +85,7 @@ class StopConfig:
 
     # Validations without a gain before the training ends; 0 never.
     patience: int = 0
-    # What counts as one.
+    # What counts as one; the best checkpoint is the best by however little.
     gain: float = 0.0
 
     def __post_init__(self) -> None:

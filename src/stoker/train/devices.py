@@ -61,9 +61,20 @@ def _kind(config: TrainConfig) -> str:
     return config.device
 
 
+def is_launched() -> bool:
+    """Whether torchrun, or what stands in for it, has started the ranks; else the trainer does."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def count_ranks(config: TrainConfig) -> int:
+    """All that there will be."""
+    devices, nodes = _ranks(config)
+    return devices * nodes
+
+
 def _ranks(config: TrainConfig) -> tuple[int, int]:
     """Ranks on this machine, and machines."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not is_launched():
         return config.devices, 1
     here, all_ranks = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
     return here, all_ranks // here

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,14 +16,14 @@ from stoker.train import folder, preflight, rng
 from stoker.train.checkpoint import Checkpoints, Found
 from stoker.train.config import TrainConfig
 from stoker.train.config_file import to_values, without_passwords
-from stoker.train.devices import open_fabric
+from stoker.train.devices import is_launched, open_fabric
 from stoker.train.ema import Ema
 from stoker.train.journal import Journal, open_loggers, plain
 from stoker.train.loop import Best, Ended, Loop, Parts, say_on_stderr
 from stoker.train.meeting import Meeting
 from stoker.train.optimizer import build_optimizer
 from stoker.train.precision import cudnn_benchmark, put_channels_last, tf32
-from stoker.train.signals import StopSignal
+from stoker.train.signals import Stopped, StopSignal
 from stoker.train.step import Stepper
 from stoker.train.task import Feeds, Task, World
 
@@ -47,6 +48,17 @@ class Fitted:
     pictures: tuple[Path, ...] = ()
     # Of this process; what is written and printed is rank 0's.
     rank: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0; 143 where it was stopped, as the shell tells of a process that SIGTERM ended.
+
+        Ranks that the trainer started itself end with 0 all the same, but for the first: Fabric takes any
+        other code for a crash, and kills rank 0, which may still be ending its loggers.
+        """
+        if self.ended != "stopped" or (self.rank > 0 and not is_launched()):
+            return 0
+        return 128 + signal.SIGTERM
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -87,13 +99,20 @@ def fit(
         journal = _open_journal(parts, loop, out) if meeting.rank == 0 else None
         if journal is not None:
             stack.callback(journal.close)
-        _make_ready(parts, resumed)
+        _make_ready(parts, loop, resumed)
         rng.write(drawn, fabric.device)
         ended = loop.run(journal)
         if loop.best is not None and ended != "stopped":
             best, place = loop.best, out / folder.CHECKPOINTS / loop.best.checkpoint
             parts.tell(f"done: the best {best.metric} is {best.value:.5g}, at step {best.step} ({place})")
-        pictures = _draw(parts, loop, out) if config.picture and ended != "stopped" else []
+        pictures: list[Path] = []
+        if config.picture and ended != "stopped" and meeting.rank == 0:
+            try:
+                with stop.at_once():
+                    pictures = _draw(parts, loop, out)
+            except Stopped:
+                ended = "stopped"
+        ended = meeting.share(ended)  # rank 0 may have been drawing for hours; all end as it does
         fitted = Fitted(
             ended=ended,
             step=loop.step,
@@ -114,7 +133,7 @@ def fit(
             heard = stop.heard or "a signal to another rank"
             where = f"saved at step {loop.step}" if loop.step else "no step was made"
             parts.tell(f"{heard}: {where}; the same command goes on from there")
-        meeting.any([False])  # rank 0 may still have been drawing, and the group ends for all at once
+        meeting.any([False])  # the group ends for all at once
         return fitted
 
 
@@ -152,7 +171,7 @@ def _open_journal(parts: Parts, loop: Loop, out: Path) -> Journal:
     return journal
 
 
-def _make_ready(parts: Parts, resumed: int | None) -> None:
+def _make_ready(parts: Parts, loop: Loop, resumed: int | None) -> None:
     """Say what will be trained, whether it will fit, and compile it."""
     device, config = parts.fabric.device, parts.config
     count = sum(weight.numel() for weight in parts.module.parameters())
@@ -162,7 +181,7 @@ def _make_ready(parts: Parts, resumed: int | None) -> None:
     if config.preflight and preflight.can_measure(device):
         # What an optimizer went on with, it holds already.
         states = 0 if resumed else preflight.bytes_of_states(parts.module, config.optimizer)
-        _predict(parts, states)
+        _predict(parts, loop, states)
     if config.compile:
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
         parts.module.compile(mode=config.compile_mode)
@@ -255,13 +274,15 @@ def _look(device: torch.device, meeting: Meeting, tell: Callable[[str], None]) -
         tell(f"warning: {one.text}. {one.fix}")
 
 
-def _predict(parts: Parts, states: int) -> None:
-    """Whether a step will fit the card, before the first one; the feed stands where it stood after it."""
+def _predict(parts: Parts, loop: Loop, states: int) -> None:
+    """Whether the largest step will fit the card, before the first; the feed stands then where it stood."""
     feed, device, stepper = parts.feeds.train, parts.fabric.device, parts.stepper
     if stepper.waits_in_forward:
         parts.tell("memory: not predicted, a rank that ran out of it would leave SyncBatchNorm waiting")
         return
+    epoch = parts.task.largest_epoch(-(-loop.steps // len(feed)))
     state = feed.state_dict()
+    feed.set_epoch(epoch)
     batch = next(iter(feed))
     feed.load_state_dict(state)
 
@@ -276,11 +297,15 @@ def _predict(parts: Parts, states: int) -> None:
             room=preflight.room_on(device),
         )
     torch.cuda.empty_cache()
+    when = f"in epoch {epoch + 1}, " if epoch else ""
+    if epoch > loop.epoch and not isinstance(found, str):
+        # The first steps need less than this: a feed would take what is left for its samples.
+        feed.expect(found.room if found.need is None else found.need, f"a step {when}as predicted")
     for rank, one in enumerate(parts.meeting.gather(found) or ()):
         if isinstance(one, str):
             told = f"memory: not predicted, {one}"
         else:
-            told = f"{'warning: ' if one.overflows else 'memory: '}{one.text}"
+            told = f"{'warning: ' if one.overflows else 'memory: '}{when}{one.text}"
         # Rank 0 speaks for all; the others have as much to hold, and their cards may be fuller.
         if rank == 0:
             parts.tell(told)
@@ -290,8 +315,6 @@ def _predict(parts: Parts, states: int) -> None:
 
 def _draw(parts: Parts, loop: Loop, out: Path) -> list[Path]:
     """What the best weights make of the data."""
-    if parts.meeting.rank != 0:
-        return []
     shown: Mapping[str, torch.Tensor] = {} if parts.ema is None else parts.ema.state()
     if loop.best is not None:
         try:

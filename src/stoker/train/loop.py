@@ -85,7 +85,9 @@ class Loop:
         self.metrics: dict[str, float] = {}
         self.best: Best | None = None
         self.pace = Pace()
+        # Validations since the last one whose gain was large enough, and what that one had.
         self._stale = 0
+        self._gained: float | None = None
         self._closed = 0
         # Of the epoch up to the last line of the log, and since that line.
         self._epoch_means = Means(self._device)
@@ -287,11 +289,11 @@ class Loop:
                 f"{parts.task.name} judges by {name!r}, and a validation has {', '.join(self.metrics)}"
             )
         value = self.metrics[name]
-        improved = is_better(
-            value, None if self.best is None else self.best.value, direction, self._config.stop.gain
-        )
-        self._stale = 0 if improved else self._stale + 1
-        return improved
+        if is_better(value, self._gained, direction, self._config.stop.gain):
+            self._gained, self._stale = value, 0
+        else:
+            self._stale += 1
+        return is_better(value, None if self.best is None else self.best.value, direction, 0.0)
 
     # --- what is kept -----------------------------------------------------------------------------
 
@@ -334,6 +336,7 @@ class Loop:
                 "metrics": self.metrics,
                 "best": None if self.best is None else asdict(self.best),
                 "stale": self._stale,
+                "gained": self._gained,
                 "closed": self._closed,
                 "lowered_to": parts.stepper.lowered_to,
                 "mean_updates": None if parts.ema is None else parts.ema.updates,
@@ -375,6 +378,8 @@ class Loop:
         self.step, self._closed, self._stale = plain["step"], plain["closed"], plain["stale"]
         self.metrics = dict(plain["metrics"])
         self.best = None if plain["best"] is None else Best(**plain["best"])
+        # Before it was kept, the best was what had gained last.
+        self._gained = plain.get("gained", None if self.best is None else self.best.value)
         lowered = plain["lowered_to"]
         if lowered is not None and plain["settings"]["train"]["micro_batch"] == self._config.micro_batch:
             parts.stepper.lower(lowered)

@@ -5,7 +5,7 @@ from typing import Any
 from stoker.errors import TrainingFailed, UsageError
 from stoker.train import rng
 from stoker.train.config import TrainConfig
-from stoker.train.devices import open_fabric
+from stoker.train.devices import count_ranks, open_fabric
 from stoker.train.microbatch import is_out_of_memory
 from stoker.train.optimizer import build_optimizer
 from stoker.train.precision import put_channels_last, tf32
@@ -20,9 +20,9 @@ _LOW, _HIGH, _STEPS = 1e-5, 10.0, 100
 def find_rate(task: Task[Any], *, low: float = _LOW, high: float = _HIGH, steps: int = _STEPS) -> Curve:
     """Sweep the rate over a new model of the task; `Curve.lr` is what to give train.optimizer.lr."""
     config: TrainConfig = task.config.train
-    if config.devices > 1 or config.precision == "fp16":
+    if (devices := count_ranks(config)) > 1 or config.precision == "fp16":
         raise UsageError(
-            f"a sweep over {config.devices} devices in {config.precision}: it takes one device, and fp32, "
+            f"a sweep over {devices} devices in {config.precision}: it takes one device, and fp32, "
             "tf32 or bf16, whose losses need no scaling; the rate holds for the others too"
         )
     with tf32(config.precision):

@@ -119,6 +119,10 @@ class Task(ABC, Generic[C]):
     def begin_epoch(self, epoch: int, feeds: Feeds) -> None:
         """Called before each epoch's first batch, and with the epoch stood in after a resume."""
 
+    def largest_epoch(self, epochs: int) -> int:
+        """Of so many epochs, the first whose samples are as large as they get: by it memory is predicted."""
+        return 0
+
     def count(self, batch: Any) -> int:
         """Samples in a batch: the length of its first tensor."""
         from stoker.train.microbatch import count_samples

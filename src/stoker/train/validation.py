@@ -42,6 +42,8 @@ def validate(
     model.eval()
     try:
         with torch.no_grad(), ema.in_place() if ema is not None else contextlib.nullcontext():
+            if ema is not None:
+                meeting.share_buffers(list(module.buffers()))  # of the mean: it is saved as rank 0 has it too
             drawn = rng.read(device)
             while True:
                 found = _go_through(task, feeds, model, meeting, device, micro_batch, is_to_stop)

@@ -36,9 +36,11 @@ def train(
 
         parse_on(on)  # before torch is imported, for the settings
         others = {"--compare": compare, "--find-lr": find_lr, "--show-config": show_config}
+        known = find(workload)
+        task = known.task(load(known.config, config, setting or []))  # whose batch is settled
         code = cluster.train(
             context, on, folder=out or Path("runs") / workload,
-            train=load(find(workload).config, config, setting or []).train, config=config, fresh=fresh,
+            train=task.config.train, config=config, fresh=fresh,
             unread=[name for name, given in others.items() if given],
         )  # fmt: skip
         raise typer.Exit(code)

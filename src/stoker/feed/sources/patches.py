@@ -15,6 +15,7 @@ Corners: TypeAlias = NDArray[np.int64]
 Size: TypeAlias = tuple[int, int, int]
 # So many voxels are looked at together, at 40 bytes each where all are labelled.
 _TOGETHER = 1 << 20
+_NONE = np.empty(0, np.int64)
 
 
 def place_grid(shape: Size, patch: Size, stride: Size) -> Corners:
@@ -36,20 +37,95 @@ def place_grid(shape: Size, patch: Size, stride: Size) -> Corners:
     return np.array(list(product(*starts)), dtype=np.int64)
 
 
-def place_random(shape: Size, patch: Size, count: int, seed: int, centres: Corners) -> Corners:
-    """Corners of `count` patches: one around each centre, the others anywhere with equal chance.
+def cover_earlier(corners: Corners, patch: Size) -> Corners:
+    """Of each patch of a grid, how many voxels from its front an earlier one has too: a row of three axes.
 
-    They are numbered by where they lie, cell by cell of a patch's size, so that blocks of consecutive numbers
-    share chunks: an order that shuffles by blocks then reads each chunk few times.
+    What lies behind that on all axes is in no earlier patch: so all patches together have each voxel once.
+
+    >>> cover_earlier(place_grid((4, 5, 3), (4, 2, 3), (4, 2, 3)), (4, 2, 3)).tolist()
+    [[0, 0, 0], [0, 0, 0], [0, 1, 0]]
     """
-    room = np.array(shape) - np.array(patch)
-    around = np.clip(centres - np.array(patch) // 2, 0, room)
-    numbers = np.arange(count - len(around), dtype=np.int64)
-    drawn = [uniform(key(seed, "corner", axis), numbers) for axis in range(3)]
-    anywhere = (np.stack(drawn, axis=1) * (room + 1)).astype(np.int64)
-    corners = np.concatenate([around, anywhere])
-    cells = corners // np.array(patch)
-    return corners[np.lexsort((cells[:, 2], cells[:, 1], cells[:, 0]))]
+    covered = np.empty_like(corners)
+    for axis, side in enumerate(patch):
+        starts, which = np.unique(corners[:, axis], return_inverse=True)
+        shared = np.maximum(starts[:-1] + side - starts[1:], 0)
+        covered[:, axis] = np.concatenate([[0], shared])[which]
+    return covered
+
+
+class RandomPlaces:
+    """Corners of `count` patches for each epoch, as many of them around labelled voxels as `around` says.
+
+    Each is a matter of the seed, the epoch and its number: any is worked out by itself, in any process. The
+    others lie anywhere with equal chance. `voxels` are labelled ones in the order in which they are taken;
+    when all have been, the first come again.
+
+    Those of an epoch are numbered by where they lie, cell by cell of a patch's size, so that blocks of
+    consecutive numbers share chunks: an order that shuffles by blocks then reads each chunk few times.
+    """
+
+    def __init__(
+        self,
+        shape: Size,
+        patch: Size,
+        count: int,
+        *,
+        seed: int,
+        epochs: int = 1,
+        around: int = 0,
+        voxels: NDArray[np.int64] = _NONE,
+    ) -> None:
+        self._shape, self._patch, self._count = shape, patch, count
+        self._seed, self._epochs = seed, epochs
+        self._around, self._voxels = around, voxels
+        self._kept: dict[int, Corners] = {}
+
+    def __len__(self) -> int:
+        return self._count * self._epochs
+
+    def corners(self, numbers: NDArray[np.int64]) -> Corners:
+        """Where these patches begin; epoch after epoch they are numbered."""
+        epochs, within = np.divmod(numbers, self._count)
+        found = np.empty((len(numbers), 3), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            rows = epochs == epoch
+            found[rows] = self._epoch(epoch)[within[rows]]
+        return found
+
+    def digest(self) -> bytes:
+        """What tells these places from others."""
+        if self._epochs == 1:
+            return self._epoch(0).tobytes()
+        told = (
+            f"{self._epochs} epochs of {self._count} by {self._seed} in {self._shape}, {self._around} around "
+        )
+        return told.encode() + self._voxels.tobytes()
+
+    def _epoch(self, epoch: int) -> Corners:
+        """An epoch's, worked out once while it is at work; threads that meet here come to the same."""
+        found = self._kept.get(epoch)
+        if found is None:
+            found = self._place(epoch)
+            last = list(self._kept.items())[-1:]  # readers are ahead of the loop: at an epoch's end, in two
+            self._kept = {**dict(last), epoch: found}
+        return found
+
+    def _place(self, epoch: int) -> Corners:
+        room = np.array(self._shape) - np.array(self._patch)
+        corners = np.empty((self._count, 3), np.int64)
+        if self._around:
+            taken = np.arange(epoch * self._around, (epoch + 1) * self._around) % len(self._voxels)
+            centres = np.stack(np.unravel_index(self._voxels[taken], self._shape), axis=1)
+            corners[: self._around] = np.clip(centres - np.array(self._patch) // 2, 0, room)
+        others = self._count - self._around
+        numbers = np.arange(epoch * others, (epoch + 1) * others, dtype=np.int64)
+        drawn = [uniform(key(self._seed, "corner", axis), numbers) for axis in range(3)]
+        corners[self._around :] = np.stack(drawn, axis=1) * (room + 1)
+        cells = corners // np.array(self._patch)
+        return corners[np.lexsort((cells[:, 2], cells[:, 1], cells[:, 0]))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": {}}
 
 
 class VoxelDraw:
@@ -72,11 +148,10 @@ class VoxelDraw:
         for low in range(0, len(labelled), step):
             self._add(np.nonzero(labelled[low : low + step]), (corner[0] + low, *corner[1:]))
 
-    def voxels(self) -> Corners:
-        """`count` of them; where fewer are labelled, the same ones again."""
+    def voxels(self) -> NDArray[np.int64]:
+        """`count` of them, as they come in a flat array of the volume; where fewer are labelled, all."""
         self._choose()
-        places = np.unravel_index(np.resize(self._kept, self._count), self._shape)
-        return np.stack(places, axis=1).astype(np.int64)
+        return self._kept
 
     def _add(self, found: tuple[NDArray[np.int64], ...], corner: Size) -> None:
         self.seen += len(found[0])

@@ -5,7 +5,7 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,15 @@ from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.chunk_reader import Places, Request, open_reader
 from stoker.feed.sources.npy_file import NpyMap, torch_dtype
-from stoker.feed.sources.patches import Corners, Size, VoxelDraw, cut_blocks, place_grid, place_random
+from stoker.feed.sources.patches import (
+    Corners,
+    RandomPlaces,
+    Size,
+    VoxelDraw,
+    cover_earlier,
+    cut_blocks,
+    place_grid,
+)
 from stoker.feed.sources.volume_arrays import (
     ChunkedVolume,
     HeldVolume,
@@ -33,6 +41,9 @@ from stoker.feed.tiers.batch_memory import fresh_batch
 CACHE_BYTES = 256 << 20
 # Labels are looked through in blocks of so many voxels.
 _SCANNED = 1 << 24
+# Labelled voxels that are kept to centre patches on, at 8 bytes each: with 1,320 an epoch (the field note's),
+# the same one comes again after 794 epochs.
+_CENTRES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +66,7 @@ class VolumeSource(Source):
 
     A sample is `{"image": (C, D, H, W)}`, and with labels `"label"` of the same form, both of the type that
     is stored. A volume has axes (depth, height, width), giving one channel, or (channels, depth, height,
-    width). For new patches in every epoch make more of them than an epoch takes, and give the feed a limit.
+    width). For new patches in every epoch give `epochs`, and the feed `per_epoch=` of `samples_per_epoch`.
 
     Consecutive samples lie near one another: an order with `shuffle="blocks"` decodes each chunk few times.
 
@@ -65,6 +76,9 @@ class VolumeSource(Source):
         patch: depth, height and width of a patch.
         mode: "random", or "grid" for patches that cover the volume in order, the last ones moved back to fit.
         samples_per_epoch: how many random patches there are; as many as a grid without overlap has if None.
+        epochs: of so many epochs each has random patches of its own, numbered one epoch after the other. They
+            cost nothing before they are used: more than will be trained is no waste, and a training may go on
+            for longer then.
         foreground: with labels, this share of random patches is centred on a labelled voxel, drawn from all
             of them with equal chance; near an edge the patch is moved inside. Labels are read once for it.
         foreground_values: the labels that count for it; None for all but 0.
@@ -81,6 +95,7 @@ class VolumeSource(Source):
         patch: Sequence[int] = (72, 136, 136),
         mode: Literal["random", "grid"] = "random",
         samples_per_epoch: int | None = None,
+        epochs: int = 1,
         foreground: float = 0.33,
         foreground_values: Sequence[int] | None = None,
         stride: Sequence[int] | None = None,
@@ -95,25 +110,34 @@ class VolumeSource(Source):
         if any(isinstance(each, ChunkedVolume) for each in self._volumes.values()):
             _check_installed()
         space = self._volumes["image"].space
+        self._grid: Corners | None = None
+        self._random: RandomPlaces | None = None
         if mode == "grid":
-            if samples_per_epoch is not None:
-                raise UsageError("samples_per_epoch is for random patches: a grid has as many as it takes")
-            self._corners = place_grid(space, self.patch, _three(stride or self.patch, "stride"))
+            if samples_per_epoch is not None or epochs != 1:
+                given = "epochs" if samples_per_epoch is None else "samples_per_epoch"
+                raise UsageError(f"{given} is for random patches: a grid has as many as it takes")
+            self._grid = place_grid(space, self.patch, _three(stride or self.patch, "stride"))
         elif mode == "random":
             if stride is not None:
                 raise UsageError("stride is for a grid: take mode='grid', or leave stride out")
             count = samples_per_epoch
             if count is None:
                 count = prod(-(-length // side) for length, side in zip(space, self.patch, strict=True))
-            centres = self._draw_centres(count, foreground, foreground_values, seed)
-            self._corners = place_random(space, self.patch, count, seed, centres)
+            if epochs < 1:
+                raise UsageError(f"epochs is {epochs}: take at least 1")
+            around, voxels = self._draw_centres(count, epochs, foreground, foreground_values, seed)
+            self._random = RandomPlaces(
+                space, self.patch, count, seed=seed, epochs=epochs, around=around, voxels=voxels
+            )
         else:
             raise UsageError(f"mode={mode!r}: take 'random' or 'grid'")
         self._fingerprint: str | None = None
         self._opened = PerProcess(partial(_Opened, list(self._volumes.values()), cache_bytes))
 
     def __len__(self) -> int:
-        return len(self._corners)
+        places = self._grid if self._random is None else self._random
+        assert places is not None
+        return len(places)
 
     def __repr__(self) -> str:
         image = self._volumes["image"]
@@ -125,14 +149,18 @@ class VolumeSource(Source):
         batch = {name: self._empty(volume, len(chosen)) for name, volume in self._volumes.items()}
         if len(chosen):
             order = np.argsort(self.chunk_of(chosen), kind="stable")
-            request = Request(corners=self._corners[chosen], size=self.patch, order=order)
+            request = Request(corners=self._corners(chosen), size=self.patch, order=order)
             self._opened.get().read(request, [field.numpy() for field in batch.values()])
         return batch
 
     def fingerprint(self) -> str:
         """Of the places of the patches, and what is cheap to tell of the files: names, sizes and times."""
         if self._fingerprint is None:
-            hashed = hashlib.sha256(f"volume 1 {self.patch}".encode() + self._corners.tobytes())
+            hashed = hashlib.sha256(f"volume 1 {self.patch}".encode())
+            if self._random is not None:
+                hashed.update(self._random.digest())
+            elif self._grid is not None:
+                hashed.update(self._grid.tobytes())
             for name, volume in self._volumes.items():
                 hashed.update(f"\0{name}\0{volume.digest()}".encode())
             self._fingerprint = hashed.hexdigest()
@@ -146,14 +174,20 @@ class VolumeSource(Source):
 
     def corners(self, indices: Indices) -> Corners:
         """Where these patches begin: a row of depth, height and width each."""
-        return self._corners[checked(indices, len(self))]
+        return self._corners(checked(indices, len(self)))
+
+    def covered(self, indices: Indices) -> Corners:
+        """Of these patches of a grid, how many voxels from the front an earlier one has too, by axis."""
+        if self._grid is None:
+            raise UsageError("patches at random overlap as they come: take mode='grid' to know what is new")
+        return self._covered[checked(indices, len(self))]
 
     def chunk_of(self, indices: Indices) -> Indices:
         """The number of the image's chunk that each patch begins in; of a patch-sized cell without chunks."""
         image = self._volumes["image"]
         side = np.array(image.chunk or self.patch)
         grid = -(-np.array(image.space) // side)
-        cells = self._corners[checked(indices, len(self))] // side
+        cells = self.corners(indices) // side
         numbers: Indices = (cells[:, 0] * grid[1] + cells[:, 1]) * grid[2] + cells[:, 2]
         return numbers
 
@@ -172,18 +206,29 @@ class VolumeSource(Source):
         kind = torch_dtype(volume.dtype, volume.name)
         return fresh_batch((count, volume.channels, *self.patch), kind)
 
+    @cached_property
+    def _covered(self) -> Corners:
+        assert self._grid is not None
+        return cover_earlier(self._grid, self.patch)
+
+    def _corners(self, chosen: Indices) -> Corners:
+        if self._grid is not None:
+            return self._grid[chosen]
+        assert self._random is not None
+        return self._random.corners(chosen)
+
     def _draw_centres(
-        self, count: int, share: float, values: Sequence[int] | None, seed: int
-    ) -> NDArray[np.int64]:
-        """Labelled voxels to put patches around, as many as the share asks for."""
+        self, count: int, epochs: int, share: float, values: Sequence[int] | None, seed: int
+    ) -> tuple[int, NDArray[np.int64]]:
+        """How many patches of an epoch the share puts around labelled voxels; and voxels for all epochs."""
         if count < 1:
             raise UsageError(f"samples_per_epoch is {count}: take at least 1")
         if not 0 <= share <= 1:
             raise UsageError(f"foreground is {share}: it is a share of the patches, from 0 to 1")
         labels, wanted = self._volumes.get("label"), round(count * share)
         if labels is None or not wanted:
-            return np.empty((0, 3), np.int64)
-        draw = VoxelDraw(labels.space, wanted, seed)
+            return 0, np.empty(0, np.int64)
+        draw = VoxelDraw(labels.space, min(wanted * epochs, max(wanted, _CENTRES)), seed)
         _scan(labels, draw, values)
         if not draw.seen:
             looked_for = "no voxel but 0" if values is None else f"none of {list(values)}"
@@ -191,7 +236,7 @@ class VolumeSource(Source):
                 f"{labels.name} holds {looked_for}, so no patch can be centred on one. Give foreground=0, "
                 "or other labels."
             )
-        return draw.voxels()
+        return wanted, draw.voxels()
 
 
 class _Opened:

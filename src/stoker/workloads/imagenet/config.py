@@ -18,9 +18,9 @@ class MadeConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("classes", "train_images", "valid_images"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"made.{name} is {getattr(self, name)}: it must be 1 or more")
+        for name, least in (("classes", 2), ("train_images", 1), ("valid_images", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"made.{name} is {getattr(self, name)}: it must be {least} or more")
         if not 0 < self.scale <= 4:
             raise UsageError(f"made.scale is {self.scale:g}: it must be above 0, at most 4")
 
@@ -80,7 +80,7 @@ class ImagenetConfig:
         check(self, "label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1")
         check(self, "flip", 0 <= self.flip <= 1, "a chance from 0 to 1")
         check(self, "crop", 0 < self.crop[0] <= self.crop[1] <= 1, "two rising shares above 0, at most 1")
-        check(self, "classes", self.classes is None or self.classes >= 1, "1 or more, or left out")
+        check(self, "classes", self.classes is None or self.classes >= 2, "2 or more, or left out")
         for name in ("stage", "keep", "weights"):
             check(self, name, "://" not in (getattr(self, name) or ""), "a path of this machine")
         for name in ("subset_seed", "grow_epochs"):

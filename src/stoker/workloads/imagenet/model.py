@@ -88,6 +88,12 @@ def load_weights(model: ResNet50, weights: Mapping[str, torch.Tensor]) -> bool:
     own = model.state_dict()
     fits = all(weights[name].shape == own[name].shape for name in ("fc.weight", "fc.bias") if name in weights)
     taken = {name: value for name, value in weights.items() if fits or not name.startswith("fc.")}
+    for name, value in taken.items():
+        if name in own and value.shape != own[name].shape:
+            raise UsageError(
+                f"the checkpoint has {name} of {tuple(value.shape)}, here it is {tuple(own[name].shape)}: it "
+                "is not of a ResNet-50. Give one with torchvision's parameter names."
+            )
     missing, unexpected = model.load_state_dict(taken, strict=False)
     lost = [name for name in missing if not name.startswith("fc.")]
     if lost or unexpected:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stoker.errors import StageFailed
+from stoker.errors import StageFailed, UsageError
 from stoker.feed import Feed
 from stoker.feed.sources.class_folders import pick_classes
 from stoker.feed.sources.images import ImageSource
@@ -95,6 +95,10 @@ class ImagenetTask(Task[ImagenetConfig]):
         for metric in metrics.values():
             metric.update(logits, labels)
 
+    def largest_epoch(self, epochs: int) -> int:
+        """That by which images have grown."""
+        return 0 if self.config.start_size is None else min(self.config.grow_epochs, epochs - 1)
+
     def group_parameters(self, model: nn.Module) -> Iterable[dict[str, Any]]:
         """Norms and biases are not decayed."""
         weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -148,6 +152,11 @@ def open_sources(config: ImagenetConfig) -> tuple[ImageSource, ImageSource]:
         )
 
     train = source(TRAIN, classes)
+    if len(train.classes) < 2:
+        raise UsageError(
+            f"{root}/{TRAIN} has one class, {train.classes[0]}: to tell classes apart takes 2 or more; put a "
+            "folder for each there"
+        )
     return train, source(VALID, train.classes)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import TrainingFailed, UsageError
+from stoker.train.devices import count_ranks
 from stoker.train.fit import fit
 from stoker.train.folder import write_json
 from stoker.train.task import Feeds
@@ -58,10 +59,10 @@ def compare(config: SarConfig, folder: Path, *, fresh: bool = False) -> Path:
     Those that were trained already are gone on with, as by any resume, unless `fresh`; how long they took is
     then not known. The figures of the page are in `comparison.json` beside it.
     """
-    if config.train.devices > 1:
+    if (devices := count_ranks(config.train)) > 1:
         raise UsageError(
-            f"a comparison on {config.train.devices} devices: take one (train.devices=1), of which speed and "
-            "memory can be told"
+            f"a comparison on {devices} devices: take one (train.devices=1, and no torchrun), of which speed "
+            "and memory can be told"
         )
     baseline = mean_psnr(config)  # first: what has to be made is made before anything is timed
     pictured = replace(config, train=replace(config.train, picture=True))

@@ -8,8 +8,15 @@ from stoker.workloads.vesuvius.inference import check_overlap
 from stoker.workloads.vesuvius.residence import HOMES, Asked
 from stoker.workloads.vesuvius.scrolls import MadeScrolls
 
-# Of `train.batch_size`, which follows from two settings of the workload.
-_LEFT_OUT = 1
+
+class _LeftOut(int):
+    """A `train.batch_size` that nobody gave: it follows from two settings of the workload.
+
+    A number of its own kind, since any number can be asked for.
+    """
+
+
+_LEFT_OUT = _LeftOut(1)
 
 
 def _train() -> TrainConfig:
@@ -88,7 +95,7 @@ class VesuviusConfig:
             raise UsageError(f"resident is {self.resident!r}: take one of {', '.join(HOMES)}")
         if self.dice + self.entropy == 0:
             raise UsageError("dice and entropy are both 0: give the loss a weight above 0")
-        if self.train.batch_size not in (_LEFT_OUT, self._step):
+        if self.train.batch_size != self._step and not isinstance(self.train.batch_size, _LeftOut):
             raise UsageError(
                 f"train.batch_size is {self.train.batch_size}, but train_batch_size x accumulate_steps is "
                 f"{self.train_batch_size} x {self.accumulate_steps}: leave train.batch_size out"

@@ -1,7 +1,9 @@
 """How a segmentation is judged: Dice of the voxels, and Dice of the surfaces within a tolerance.
 
-Voxels that are not labelled count for nothing. Both sum up over batches and ranks and divide at the end, so
-the result does not hang on how the volume was cut into patches (but for surfaces at the patches' edges).
+Voxels that are not labelled count for nothing, and those that an earlier patch has too (`covered`: how many
+from the front, a row of three axes a patch) are only looked at. Both sum up over batches and ranks and divide
+at the end, so the result does not hang on how the volume was cut into patches (but for surfaces at the
+patches' edges).
 """
 
 from functools import lru_cache
@@ -27,10 +29,12 @@ class Dice(Metric):  # type: ignore[misc]
         self.add_state("both", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("each", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, found: Tensor, labels: Tensor) -> None:
-        """`found` is True where a sheet is predicted."""
+    def update(self, found: Tensor, labels: Tensor, covered: Tensor | None = None) -> None:
+        """`found` is True where a sheet is predicted; both (B, 1, D, H, W)."""
         known = labels != UNLABELLED
-        found, sheet = found & known, labels == SHEET
+        if covered is not None:
+            known &= find_new(covered, labels)
+        found, sheet = found & known, (labels == SHEET) & known
         self.both += (found & sheet).sum()
         self.each += found.sum() + sheet.sum()
 
@@ -60,18 +64,31 @@ class SurfaceDice(Metric):  # type: ignore[misc]
         self.add_state("near", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("all", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, found: Tensor, labels: Tensor) -> None:
+    def update(self, found: Tensor, labels: Tensor, covered: Tensor | None = None) -> None:
         """`found` is True where a sheet is predicted; both (B, 1, D, H, W)."""
         unknown = labels == UNLABELLED
         untold = _grow(unknown)
         surfaces = [find_surface(mask & ~unknown) & ~untold for mask in (found, labels == SHEET)]
         reached = [reach(surface, self.tolerance) for surface in surfaces]
+        if covered is not None:
+            new = find_new(covered, labels)
+            surfaces = [surface & new for surface in surfaces]
         self.near += (surfaces[0] & reached[1]).sum() + (surfaces[1] & reached[0]).sum()
         self.all += surfaces[0].sum() + surfaces[1].sum()
 
     def compute(self) -> Tensor:
         """Of all that was seen."""
         return torch.where(self.all > 0, self.near / self.all.clamp_min(1), 1.0)
+
+
+def find_new(covered: Tensor, labels: Tensor) -> Tensor:
+    """Voxels that no earlier patch has, (B, 1, D, H, W): those behind the covered ones on every axis."""
+    new = torch.ones_like(labels, dtype=torch.bool)
+    for axis in range(3):
+        shape = [-1 if axis == each else 1 for each in range(3)]
+        place = torch.arange(labels.shape[2 + axis], device=labels.device).view(1, 1, *shape)
+        new &= place >= covered[:, axis].view(-1, 1, 1, 1, 1)
+    return new
 
 
 def find_surface(mask: Tensor) -> Tensor:

@@ -69,6 +69,28 @@ class CutPatches(BatchTransform):
         return self.then(cut, samples=samples, seed=seed, epoch=epoch)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MarkCovered(BatchTransform):
+    """Adds to a batch how much of each patch an earlier one has: `covered`, voxels from the front by axis."""
+
+    source: ScrollSource
+    then: BatchTransform
+
+    @property
+    def random(self) -> bool:
+        """Whether the other transform is random."""
+        return self.then.random
+
+    def fingerprint(self) -> str:
+        """That of the other: patches stay as they are."""
+        return self.then.fingerprint()
+
+    def __call__(self, batch: Any, *, samples: Samples, seed: int, epoch: int) -> Any:
+        """The batch, and `covered` with it."""
+        made = self.then(batch, samples=samples, seed=seed, epoch=epoch)
+        return {**made, "covered": torch.from_numpy(self.source.covered(samples)).to(made["image"].device)}
+
+
 class ScrollFeed(Feed):
     """A feed that says where its volumes are, and gives the device's memory back when the loop needs it."""
 
@@ -91,7 +113,9 @@ class ScrollFeed(Feed):
         held = self._residence.held
         if held is None or self._residence.home != "vram":
             return
-        home, said = choose_home("ram", held.bytes, None, find_room(torch.device("cpu")))
+        home, said = choose_home(
+            "ram", held.bytes, None, find_room(torch.device("cpu"), self._ranks.world_size)
+        )
         if home == "ram":
             held.move(torch.device("cpu"))
         else:
@@ -169,10 +193,8 @@ def open_feed(
     """A feed of these patches, the same batches wherever the volumes are."""
     held = residence.held
     samples: PlaceSource | HeldSource | ScrollSource = source
-    # Patches are not held by the feed: the volumes are held here, or the patches are read.
-    tier = "source"
     if held is not None and residence.home == "vram":
-        samples, tier, workers = PlaceSource(source), "auto", 0
+        samples, workers = PlaceSource(source), 0
         transform = CutPatches(source=source, held=held, device=device, then=transform)
     elif held is not None:
         samples, workers = HeldSource(source, held), 0
@@ -183,10 +205,11 @@ def open_feed(
         shuffle=shuffle,
         device=device,
         seed=seed,
-        drop_last=bool(shuffle) and len(source) > batch_size,
+        drop_last=bool(shuffle) and source.per_epoch > batch_size,
+        per_epoch=source.per_epoch,
         transform=transform,
-        tier=tier,
-        reserve=0 if tier == "auto" else None,  # of places, 32 bytes each
+        # Patches are not held by the feed: the volumes are held here, or the patches are read.
+        tier="source",
         workers=workers,
         rank=world.rank,
         world_size=world.size,

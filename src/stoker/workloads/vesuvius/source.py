@@ -19,25 +19,36 @@ from stoker.feed.sources.volume import VolumeSource
 from stoker.feed.sources.volume_arrays import describe_volume
 from stoker.workloads.vesuvius.scrolls import SHEET, Scroll
 
+# Epochs with patches of their own. No training has as many, and how many it has is no part of what its
+# samples are: it may go on for longer than it was begun for.
+EPOCHS = 1 << 20
 # A row for each patch: the number of its scroll, then depth, height and width of its corner.
 Places: TypeAlias = NDArray[np.int64]
 
 
 class ScrollSource(Source):
-    """The patches of several scrolls one after another, read from disk.
+    """The patches of several scrolls one after another, read from disk; those of an epoch, then the next's.
 
     A sample is `{"image": (1, D, H, W), "label": (1, D, H, W)}`, uint8 both.
     """
 
-    def __init__(self, parts: Sequence[VolumeSource]) -> None:
-        self._parts = tuple(parts)
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+    def __init__(self, parts: Sequence[VolumeSource], epochs: int = 1) -> None:
+        self._parts, self._epochs = tuple(parts), epochs
+        self._counts = np.array([len(part) // epochs for part in parts])
+        self._starts = np.cumsum([0, *self._counts])
 
     @classmethod
     def at_random(
-        cls, scrolls: Sequence[Scroll], *, patch: Size, samples: int, foreground: float, seed: int
+        cls,
+        scrolls: Sequence[Scroll],
+        *,
+        patch: Size,
+        samples: int,
+        foreground: float,
+        seed: int,
+        epochs: int = 1,
     ) -> "ScrollSource":
-        """As many patches of each scroll as of any other; a share of them around voxels of a sheet."""
+        """Others in each epoch, as many of each scroll as of any other; a share around voxels of a sheet."""
         counts = [
             samples // len(scrolls) + (number < samples % len(scrolls)) for number in range(len(scrolls))
         ]
@@ -48,13 +59,15 @@ class ScrollSource(Source):
                     labels=scroll.labels,
                     patch=patch,
                     samples_per_epoch=count,
+                    epochs=epochs,
                     foreground=foreground,
                     foreground_values=(SHEET,),
                     seed=seed + number,
                 )
                 for number, (scroll, count) in enumerate(zip(scrolls, counts, strict=True))
                 if count
-            ]
+            ],
+            epochs,
         )
 
     @classmethod
@@ -68,10 +81,15 @@ class ScrollSource(Source):
         )
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self.per_epoch * self._epochs
 
     def __repr__(self) -> str:
-        return f"ScrollSource({len(self)} patches of {len(self._parts)} scrolls)"
+        return f"ScrollSource({self.per_epoch} patches an epoch of {len(self._parts)} scrolls)"
+
+    @property
+    def per_epoch(self) -> int:
+        """Patches of one epoch."""
+        return int(self._starts[-1])
 
     @property
     def patch(self) -> Size:
@@ -80,36 +98,47 @@ class ScrollSource(Source):
 
     def read(self, indices: Indices) -> dict[str, torch.Tensor]:
         """A read of each scroll that has patches in the batch."""
-        chosen = checked(indices, len(self))
-        scrolls = self._scroll_of(chosen)
+        scrolls, numbers = self._find(indices)
         batch = {
-            name: torch.empty((len(chosen), 1, *self.patch), dtype=torch.uint8) for name in ("image", "label")
+            name: torch.empty((len(scrolls), 1, *self.patch), dtype=torch.uint8)
+            for name in ("image", "label")
         }
         for number in np.unique(scrolls).tolist():
             rows = np.flatnonzero(scrolls == number)
-            found = self._parts[number].read(chosen[rows] - self._starts[number])
+            found = self._parts[number].read(numbers[rows])
             for name, field in batch.items():
                 field[torch.from_numpy(rows)] = found[name]
         return batch
 
     def places(self, indices: Indices) -> Places:
         """Where these patches lie."""
-        chosen = checked(indices, len(self))
-        scrolls = self._scroll_of(chosen)
-        places = np.empty((len(chosen), 4), np.int64)
+        scrolls, numbers = self._find(indices)
+        places = np.empty((len(scrolls), 4), np.int64)
         places[:, 0] = scrolls
         for number in np.unique(scrolls).tolist():
             rows = scrolls == number
-            places[rows, 1:] = self._parts[number].corners(chosen[rows] - self._starts[number])
+            places[rows, 1:] = self._parts[number].corners(numbers[rows])
         return places
+
+    def covered(self, indices: Indices) -> Indices:
+        """Of patches that cover the scrolls, how many voxels from the front an earlier one has too."""
+        scrolls, numbers = self._find(indices)
+        covered = np.empty((len(scrolls), 3), np.int64)
+        for number in np.unique(scrolls).tolist():
+            rows = scrolls == number
+            covered[rows] = self._parts[number].covered(numbers[rows])
+        return covered
 
     def fingerprint(self) -> str:
         """Of all scrolls' patches."""
         told = "\0".join(part.fingerprint() for part in self._parts)
         return hashlib.sha256(f"scrolls 1 {told}".encode()).hexdigest()
 
-    def _scroll_of(self, chosen: Indices) -> Places:
-        return np.searchsorted(self._starts, chosen, side="right") - 1
+    def _find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """The scrolls that these patches are of, and their numbers among those of the scroll."""
+        epochs, within = np.divmod(checked(indices, len(self)), self.per_epoch)
+        scrolls = np.searchsorted(self._starts, within, side="right") - 1
+        return scrolls, epochs * self._counts[scrolls] + within - self._starts[scrolls]
 
 
 class HeldScrolls:

@@ -19,9 +19,9 @@ from stoker.workloads.vesuvius.gallery import draw_slice
 from stoker.workloads.vesuvius.inference import slide, write_prediction
 from stoker.workloads.vesuvius.loss import segmentation_losses
 from stoker.workloads.vesuvius.need import measure_step
-from stoker.workloads.vesuvius.residence import Residence, open_feed, settle
+from stoker.workloads.vesuvius.residence import MarkCovered, Residence, open_feed, settle
 from stoker.workloads.vesuvius.scrolls import Scroll, find_scrolls, make_scrolls
-from stoker.workloads.vesuvius.source import ScrollSource, read_middle
+from stoker.workloads.vesuvius.source import EPOCHS, ScrollSource, read_middle
 from stoker.workloads.vesuvius.unet import UNet3d
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class VesuviusTask(Task[VesuviusConfig]):
             samples=config.samples_per_epoch,
             foreground=config.foreground,
             seed=config.train.seed,
+            epochs=EPOCHS,
         )
         covering = ScrollSource.by_grid(valid, patch=config.patch)
         judged = settle(valid, "disk" if residence.home == "disk" else "ram", None, device, world.size)
@@ -64,7 +65,7 @@ class VesuviusTask(Task[VesuviusConfig]):
                 workers=config.workers, seed=config.train.seed,
             ),
             valid=open_feed(
-                covering, judged, self._transform(flip=0.0),
+                covering, judged, MarkCovered(source=covering, then=self._transform(flip=0.0)),
                 world=world, device=device, batch_size=config.train_batch_size * world.size, shuffle=False,
                 workers=config.workers,
             ),
@@ -86,10 +87,10 @@ class VesuviusTask(Task[VesuviusConfig]):
         return {"dice": Dice(), "surface_dice": SurfaceDice(self.config.tolerance)}
 
     def judge(self, model: nn.Module, batch: Any, metrics: Mapping[str, "Metric"]) -> None:
-        """Both, of what lies above the threshold."""
+        """Both, of what lies above the threshold; each voxel once, though patches overlap."""
         found = model(batch["image"])[0].float().sigmoid() > self.config.threshold
         for metric in metrics.values():
-            metric.update(found, batch["label"])
+            metric.update(found, batch["label"], batch["covered"])
 
     def picture(self, model: nn.Module, feeds: Feeds, folder: Path) -> list[Path]:
         """The middle slice of a volume that was not trained on; where asked for, such volumes whole."""
