@@ -9,7 +9,6 @@ import mmap
 import os
 import signal
 import sys
-import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -216,7 +215,7 @@ def learn_the_need(rank: int, version: str) -> Any:
 
 def run_out(rank: int, who: int) -> Any:
     """One rank's feed runs out of memory in an epoch, and goes on as the trainer has it: a tier lower."""
-    company.PATIENCE = timedelta(seconds=20)
+    company.PATIENCE = timedelta(seconds=2)
     plain, calls = SpreadRows.get_each, 0
 
     def get(self: SpreadRows, *words: Any) -> Any:
@@ -242,7 +241,7 @@ def run_out(rank: int, who: int) -> Any:
                     feed.load_state_dict(state)
                     batches = iter(feed)
                     continue
-                dist.monitored_barrier(timeout=timedelta(seconds=60))  # the step, which all make together
+                dist.monitored_barrier(timeout=timedelta(seconds=10))  # the step, which all make together
                 told += tell([batch])
             found.append(told)
         return {"epochs": found, **about(feed)}
@@ -262,19 +261,6 @@ def ask_early(rank: int, who: int, folder: str) -> Any:
     del feed
     gc.collect()
     return {**told, "groups": [during, len(dist.distributed_c10d._world.pg_map) - groups]}
-
-
-def look_alone(rank: int, who: int) -> Any:
-    """One rank looks at a batch by itself; nothing is held together, so nobody meets."""
-    card(None)
-    with warnings.catch_warnings(record=True) as said, closing(make_feed()) as feed:
-        warnings.simplefilter("always")
-        if rank == who:
-            next(iter(feed))
-        for _ in range(3):
-            for _ in feed:
-                dist.monitored_barrier(timeout=timedelta(seconds=60))  # the step
-        return {"said": [str(one.message) for one in said], "epoch": feed.state_dict()["epoch"]}
 
 
 class Many(Source):
@@ -361,7 +347,7 @@ DOES: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory,
-        learn_the_need, train_many, train_model, run_out, ask_early, look_alone,
+        learn_the_need, train_many, train_model, run_out, ask_early,
     )
 }  # fmt: skip
 

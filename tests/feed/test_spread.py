@@ -165,16 +165,6 @@ def test_a_rank_that_asks_before_there_is_a_group_is_one_of_it(
     assert [one["groups"] for one in told] == [[1, 0]] * 2
 
 
-def test_ranks_in_different_epochs_are_told(run: Run) -> None:
-    """By the one that is ahead, once, at the end of an epoch that the next has not begun."""
-    told = run("look_alone", 4, who=1)
-    assert [one["epoch"] for one in told] == [2, 3, 2, 2]
-    assert [len(one["said"]) for one in told] == [0, 1, 0, 0]
-    (said,) = told[1]["said"]
-    assert said.startswith("rank 1 is in epoch 1 of a feed, and rank 2 in epoch 0: ")
-    assert [one["said"] for one in run("look_alone", 2, who=-1)] == [[], []]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_losses_are_the_one_ranks(run: Run, how: str) -> None:

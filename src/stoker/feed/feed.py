@@ -12,7 +12,6 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from torch.utils.data import DataLoader
 
 from stoker.errors import UsageError
 from stoker.facts import host
-from stoker.feed.abreast import Abreast, find_abreast
 from stoker.feed.choice import checked_tier
 from stoker.feed.company import find_company
 from stoker.feed.holding import Holding
@@ -145,7 +143,6 @@ class Feed(DataLoader[Any]):
         self._resumed = False
         self._asked_epoch: int | None = None
         self._holding: Holding | None = None
-        self._abreast: Abreast | None = None
         self._held_among: tuple[Ranks, bool] | None = None  # the ranks that there were when it was made
         self._orders: dict[int, Order] = {}
         self.batch_size = self._share(self._ranks)
@@ -213,7 +210,7 @@ class Feed(DataLoader[Any]):
         """Let go of memory, readers and workers; the feed begins anew if it is used again."""
         if self._holding is not None:
             self._holding.close()
-            self._holding = self._held_among = self._abreast = None
+            self._holding = self._held_among = None
 
     # --- at work ----------------------------------------------------------------------------------
 
@@ -239,17 +236,13 @@ class Feed(DataLoader[Any]):
                 self.close()  # it was asked about before the ranks had met
             holding = self._hold()
             holding.begin(order, place)
-            abreast = self._abreast
-            with nullcontext() if abreast is None else abreast.amid(place.epoch):
-                for shard, batch in holding.batches(shards):
-                    if transform is not None:
-                        batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
-                    progress.handed += 1
-                    if progress.handed == steps:
-                        self.end_of_dataloader = True
-                        if abreast is not None and steps > 1:
-                            abreast.look()
-                    yield batch
+            for shard, batch in holding.batches(shards):
+                if transform is not None:
+                    batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
+                progress.handed += 1
+                if progress.handed == steps:
+                    self.end_of_dataloader = True
+                yield batch
 
     def _next_place(self, order: Order) -> Place:
         """Where the next `iter` begins."""
@@ -289,7 +282,6 @@ class Feed(DataLoader[Any]):
             order = self._order(ranks)
             reserve, said = _reserve(self._reserve)
             self._held_among = (ranks, has_group())
-            self._abreast = find_abreast(order, ranks)
             self._holding = Holding(
                 self._source,
                 prefetch=self._prefetch,
@@ -317,7 +309,7 @@ class Feed(DataLoader[Any]):
         own = {
             name: value for name, value in self.__dict__.items() if name not in ("sampler", "batch_sampler")
         }
-        return {**own, "_holding": None, "_held_among": None, "_abreast": None}
+        return {**own, "_holding": None, "_held_among": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
