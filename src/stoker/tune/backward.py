@@ -40,9 +40,8 @@ class Backward:
 
         @wraps(call)
         def noted(*args: Any, **kwargs: Any) -> Any:
-            if (
-                self._inside
-            ):  # a checkpointed module's, within the loss's own; on a card in a thread of the engine
+            # A checkpointed module's, within the loss's own; on a card in a thread of the engine.
+            if self._inside:
                 return call(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
             losses.extend(_values(given[first], given.get(gradients)))
