@@ -119,15 +119,18 @@ class Raised:
     def __init__(self, end: Callable[[BaseException], None]) -> None:
         self._end = end
         self._call, self._backward = nn.Module._call_impl, torch.autograd.backward
+        self._calls, self._goes_back = self._guarded(self._call), self._guarded(self._backward)
 
     def __enter__(self) -> None:
-        guarded = self._guarded
-        nn.Module._call_impl = guarded(self._call)  # type: ignore[method-assign]
-        torch.autograd.backward = guarded(self._backward)
+        nn.Module._call_impl = self._calls  # type: ignore[method-assign]
+        torch.autograd.backward = self._goes_back
 
     def __exit__(self, *_: object) -> None:
-        nn.Module._call_impl = self._call  # type: ignore[method-assign]
-        torch.autograd.backward = self._backward
+        # Where a trial ended amid the sizes, this comes when it is collected: others may have been there since.
+        if nn.Module._call_impl is self._calls:
+            nn.Module._call_impl = self._call  # type: ignore[method-assign]
+        if torch.autograd.backward is self._goes_back:
+            torch.autograd.backward = self._backward
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **kwargs: Any) -> Any:
