@@ -126,7 +126,7 @@ class Raised:
         torch.autograd.backward = self._goes_back
 
     def __exit__(self, *_: object) -> None:
-        # Where a trial ended amid the sizes, this comes when it is collected: others may have been there since.
+        # Of a trial that ended amid the sizes this comes late, and others may stand there by then.
         if nn.Module._call_impl is self._calls:
             nn.Module._call_impl = self._call  # type: ignore[method-assign]
         if torch.autograd.backward is self._goes_back:
