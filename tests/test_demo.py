@@ -38,7 +38,7 @@ def test_the_demo_observes_diagnoses_tunes_and_runs_what_was_kept(tmp_path: Path
     assert code == 0
     assert [call.split()[0] for call in calls] == ["check", "run", "doctor", "tune", "run"]
     assert "--budget 45" in calls[2]
-    assert "--budget 45" in calls[3]
+    assert "--budget 60" in calls[3]
     assert "--with .stoker/demo.toml" in calls[4]
     script = ROOT / calls[2].split()[-1]
     assert script.exists()
