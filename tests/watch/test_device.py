@@ -288,15 +288,18 @@ def test_a_device_that_captures_is_not_asked() -> None:
     assert observer.notes[-2] == IDLE
 
 
-def test_a_moment_later_an_idle_mark_serves_for_the_next() -> None:
-    """As an event does; and each has its own time on the host's clock."""
+def test_a_moment_later_an_event_serves_for_the_next_phase_but_an_idle_mark_does_not() -> None:
+    """What was launched since the device was seen idle may run for long, however short the moment was."""
     observer, device = quiet_observer()
     observer._gap_ns = 3600 * 10**9
     now = observer._marked_ns = time.perf_counter_ns()
     observer._last = IDLE
-    device.launch(60.0)
     assert observer.mark_begin(now + 1) == IDLE
-    assert observer.mark_idle(now + 1) != IDLE  # where a wait begins or ends, it is asked again
+    device.launch(60.0)
+    event = observer.mark_begin(now + 2)
+    assert event != IDLE
+    assert observer.mark_begin(now + 3) == event
+    assert observer.mark_idle(now + 4) not in (IDLE, event)  # where a wait begins or ends, it is asked again
 
 
 def test_on_another_stream_the_last_mark_says_nothing() -> None:

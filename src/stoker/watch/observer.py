@@ -132,11 +132,13 @@ class Observer:
         return number
 
     def mark_begin(self, now: int) -> Moment:
-        """Where a phase begins: the mark before it serves, if that was a moment ago."""
+        """Where a phase begins: the event before it serves, if that was recorded a moment ago."""
         last = self._last
+        if last == IDLE:  # asked again: what was launched since may run for long
+            return self.mark_idle(now)
         if last is not None and now - self._marked_ns < self._gap_ns:
             return last
-        return self.mark_idle(now) if last == IDLE else self.mark(now)
+        return self.mark(now)
 
     def mark_end(self, now: int) -> Moment:
         """Where a phase ends inside a step. A device that was idle at the last mark is asked again."""
