@@ -217,3 +217,54 @@ def test_databases_and_volumes_that_look_alike_are_kept_apart(tmp_path: Path) ->
         assert print_of_one == print_of_other
         assert one != other
         assert str(tmp_path) not in one
+
+
+def mixup(samples: list[Any]) -> Any:
+    """Each sample mixed with its neighbour, by a share that is drawn."""
+    values, labels = default_collate(samples)
+    share = np.random.default_rng(np.random.randint(1 << 30)).random()
+    return values * share + values.roll(1, 0) * (1 - share), labels
+
+
+def centre(samples: list[Any]) -> Any:
+    """Each sample less the mean of its batch."""
+    values, labels = default_collate(samples)
+    return values - values.mean(0), labels
+
+
+def pad(samples: list[Any]) -> Any:
+    """As long as the longest of the batch."""
+    longest = max(int(value[0]) for value, _ in samples) + 1
+    return torch.stack([torch.nn.functional.pad(value, (0, longest)) for value, _ in samples])
+
+
+def pair(samples: list[Any]) -> Any:
+    """Two samples a row."""
+    return torch.stack([value for value, _ in samples]).reshape(-1, 2, 3).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("collate", "said"),
+    [
+        (mixup, "the collate_fn draws from numpy's random generator"),
+        (centre, "the collate_fn makes something else of sample 0 beside other samples"),
+        (pad, "holds samples of float32[4], but those before were float32[67]"),
+        (pair, "the collate_fn makes 8 rows of 16 samples"),
+    ],
+)
+def test_what_a_collate_makes_of_several_samples_is_not_held(collate: Any, said: str) -> None:
+    """Held, a sample would stay with the neighbours and the draws of its first epoch."""
+    state = np.random.get_state(legacy=False)
+    with closing(make(Labelled(), collate, tier="ram")) as feed:
+        assert feed.tier == "source"
+        assert said in feed.why
+    assert str(state) == str(np.random.get_state(legacy=False))
+
+
+def test_batches_of_a_collate_that_draws_are_new_in_every_epoch() -> None:
+    """As a DataLoader's would be; kept as first made only where that was asked for."""
+    with closing(make(Labelled(), mixup, tier="ram")) as feed:
+        assert values(feed) != values(feed)
+    with closing(make(Labelled(), mixup, tier="ram", cache_random=True)) as kept:
+        assert values(kept) == values(kept)
+        assert kept.tier == "ram"

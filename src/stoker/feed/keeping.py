@@ -26,7 +26,7 @@ from stoker.feed.layout import Layout
 from stoker.feed.order import Order
 from stoker.feed.place import Place
 from stoker.feed.prefetch import Prefetch
-from stoker.feed.randomness import find_randomness
+from stoker.feed.randomness import find_mixing, find_randomness
 from stoker.feed.ranks import Ranks, launch_name, process_name
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
@@ -193,6 +193,10 @@ class Keeping:
                 )
         first = np.zeros(1, np.int64) if self._numbers is None else self._numbers[:1]
         try:
+            if isinstance(self._source, TorchSource) and not cache_random:
+                mixed = find_mixing(self._source)
+                if mixed is not None:
+                    return None, f"{mixed}. To hold them, move that to transform=, which runs after the cache"
             return Layout.of(self._source.read(first)), ""
         except NotPackable as error:
             return None, str(error)

@@ -1,6 +1,9 @@
-"""Whether a dataset gives the same sample each time: what is random must not be cached as it stands."""
+"""Whether a dataset gives the same sample each time: what is random must not be cached as it stands.
 
-from collections.abc import Iterable
+Nor must what a collate_fn draws, or makes of several samples together (mixup, padding to the longest).
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +11,7 @@ import numpy as np
 
 from stoker.errors import UsageError
 from stoker.feed.generators import kept_generators, tell_states
+from stoker.feed.layout import Layout
 from stoker.feed.sample_digest import digest, walk
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource, find_epoch_name
@@ -66,6 +70,38 @@ def find_randomness(dataset: Any, *, samples: int = SAMPLES, seed: int = 0) -> V
     return Verdict(random=False, why=told, samples=samples, epoch=epoch)
 
 
+def find_mixing(source: TorchSource) -> str | None:
+    """Why what the collate_fn makes of a sample is not that sample's alone; None where it is.
+
+    Some samples are put into one batch, and each into batches of its own. NotPackable where batches cannot be
+    laid out, or are not alike.
+    """
+    if not source.collates or not len(source):
+        return None
+    numbers = np.linspace(0, len(source) - 1, min(_TOGETHER, len(source))).astype(np.int64).tolist()
+    with kept_generators():
+        samples = source.__getitems__(numbers)
+        before = tell_states()
+        batch = source.collated(list(samples))
+        drawn = _drawn_since(before)
+        if drawn is not None:
+            return f"the collate_fn draws from {drawn}'s random generator"
+        layout = Layout.of(batch)
+        together = layout.flatten(batch)
+        if len(together[0]) != len(samples):
+            return f"the collate_fn makes {len(together[0])} rows of {len(samples)} samples"
+        for place in np.resize(np.arange(len(samples)), SAMPLES).tolist():
+            alone = layout.flatten(source.collated([samples[place]]))
+            if any(digest(one[0]) != digest(row[place]) for one, row in zip(alone, together, strict=True)):
+                return f"the collate_fn makes something else of sample {numbers[place]} beside other samples"
+    return None
+
+
+def _drawn_since(before: Mapping[str, bytes]) -> str | None:
+    """The first of the generators that is no longer in the state that it was in."""
+    return next((name for name, state in tell_states().items() if state != before[name]), None)
+
+
 def _find_change(source: Source, passes: Iterable[Indices]) -> str | None:
     """The first thing seen that makes the samples random; None when there is none."""
     known: dict[int, dict[str, bytes]] = {}
@@ -74,9 +110,9 @@ def _find_change(source: Source, passes: Iterable[Indices]) -> str | None:
             together = numbers[begin : begin + _TOGETHER].tolist()
             before = tell_states()
             found = source.__getitems__(together)
-            drawn = [name for name, state in tell_states().items() if state != before[name]]
-            if drawn:
-                return f"reading a sample draws from {drawn[0]}'s random generator"
+            drawn = _drawn_since(before)
+            if drawn is not None:
+                return f"reading a sample draws from {drawn}'s random generator"
             for number, sample in zip(together, found, strict=True):
                 change = _compare(number, sample, known)
                 if change is not None:

@@ -48,6 +48,11 @@ class TorchSource(Source):
     def __repr__(self) -> str:
         return f"TorchSource({len(self)} samples of {type(self.dataset).__name__})"
 
+    @property
+    def collates(self) -> bool:
+        """Whether a collate_fn was given."""
+        return self._collate is not None
+
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The dataset's own samples, as it gives them."""
         return self._samples(checked(indices, len(self)))
@@ -57,9 +62,16 @@ class TorchSource(Source):
         chosen = checked(indices, len(self))
         if not len(chosen):
             return [] if not len(self) else _emptied(self.read(np.zeros(1, np.int64)))
-        samples = self._samples(chosen)
-        if self._collate is not None:
-            return _owned(self._collate(samples), samples)
+        return self._collated(self._samples(chosen), chosen)
+
+    def collated(self, samples: list[Any]) -> Any:
+        """A batch of these samples, by the collate_fn that was given."""
+        assert self._collate is not None
+        return _owned(self._collate(samples), samples)
+
+    def _collated(self, samples: list[Any], chosen: Indices) -> Any:
+        if self.collates:
+            return self.collated(samples)
         try:
             return default_collate(samples)
         except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
