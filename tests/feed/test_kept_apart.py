@@ -243,6 +243,14 @@ def pair(samples: list[Any]) -> Any:
     return torch.stack([value for value, _ in samples]).reshape(-1, 2, 3).mean(1)
 
 
+def contrast(samples: list[Any]) -> Any:
+    """Each sample beside another one."""
+    values, _ = default_collate(samples)
+    if len(values) < 2:
+        raise ValueError("a pair is needed")
+    return values
+
+
 @pytest.mark.parametrize(
     ("collate", "said"),
     [
@@ -250,6 +258,7 @@ def pair(samples: list[Any]) -> Any:
         (centre, "the collate_fn makes something else of sample 0 beside other samples"),
         (pad, "holds samples of float32[4], but those before were float32[67]"),
         (pair, "the collate_fn makes 8 rows of 16 samples"),
+        (contrast, "the collate_fn makes no batch of 1 samples: ValueError: a pair is needed"),
     ],
 )
 def test_what_a_collate_makes_of_several_samples_is_not_held(collate: Any, said: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.errors import UsageError
+from stoker.errors import NotPackable, UsageError
 from stoker.feed.generators import kept_generators, tell_states
 from stoker.feed.layout import Layout
 from stoker.feed.sample_digest import digest, walk
@@ -82,7 +82,7 @@ def find_mixing(source: TorchSource) -> str | None:
     with kept_generators():
         samples = source.__getitems__(numbers)
         before = tell_states()
-        batch = source.collated(list(samples))
+        batch = _collated(source, list(samples))
         drawn = _drawn_since(before)
         if drawn is not None:
             return f"the collate_fn draws from {drawn}'s random generator"
@@ -91,10 +91,19 @@ def find_mixing(source: TorchSource) -> str | None:
         if len(together[0]) != len(samples):
             return f"the collate_fn makes {len(together[0])} rows of {len(samples)} samples"
         for place in np.resize(np.arange(len(samples)), SAMPLES).tolist():
-            alone = layout.flatten(source.collated([samples[place]]))
+            alone = layout.flatten(_collated(source, [samples[place]]))
             if any(digest(one[0]) != digest(row[place]) for one, row in zip(alone, together, strict=True)):
                 return f"the collate_fn makes something else of sample {numbers[place]} beside other samples"
     return None
+
+
+def _collated(source: TorchSource, samples: list[Any]) -> Any:
+    try:
+        return source.collated(samples)
+    except Exception as error:  # a script's own code, which may need batches of its own size
+        raise NotPackable(
+            f"the collate_fn makes no batch of {len(samples)} samples: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _drawn_since(before: Mapping[str, bytes]) -> str | None:
