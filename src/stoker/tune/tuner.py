@@ -32,7 +32,7 @@ Hold = Callable[[Mapping[str, Any], Path, float], Trial]
 TakeProbe = Callable[[Mapping[str, Any], int], Probe]
 # kept: faster beyond doubt, and of its kind. slower, or no faster. open: not told within its runs.
 # refused: faster, but graver than it says. guarded: ended by a guard, for memory or for standing still.
-# broken: it failed by itself, before it had a rate.
+# broken: it failed by itself. Either ends a change, also where an earlier run of it had a rate.
 Outcome = Literal["kept", "not faster", "open", "refused", "guarded", "broken"]
 _GUARDED = ("stopped", "hung", "thrashed")
 # Of the probes without a change: twice the same, to know what the script does by itself; and others, where
@@ -172,7 +172,7 @@ class Tuner:
                 self._run(before)
                 beside = True
             trial = self._run(after, spare=max(0.0, self._checking(candidate) - _GRACE))
-            if trial.rates is None and not self._rates(after):
+            if trial.rates is None and (trial.outcome != "short" or not self._rates(after)):
                 ended: Outcome = "guarded" if trial.outcome in _GUARDED else "broken"
                 return self._tried(candidate, ended, f"{trial.outcome}: {trial.reason}", after, None)
             if alone := _left_alone(trial, candidate.change):
