@@ -214,7 +214,7 @@ class Tuner:
         ratio: Ratio | None,
         meaning: Meaning | None = None,
     ) -> Tried:
-        measured = [trial.rates for trial in self.runs[_key(settings)] if trial.rates is not None]
+        measured = self._measured(settings)
         return Tried(
             candidate=candidate,
             settings=dict(settings),
@@ -299,16 +299,20 @@ class Tuner:
 
     def _rates(self, settings: Mapping[str, Any]) -> list[tuple[float, ...]]:
         """Of this machine."""
+        return [found.each for found in _counting(self._measured(settings))]
+
+    def _measured(self, settings: Mapping[str, Any]) -> list[Rates]:
+        """Of this machine, those of runs that others held up too."""
         here = [trial for trial in self.runs.get(_key(settings), []) if self._is_here(trial)]
-        return [found.each for found in _counting(here)]
+        return [trial.rates for trial in here if trial.rates is not None]
 
     def _ratio(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ratio:
         known: dict[str, list[tuple[float, ...]]] = {}
         for key, runs in self.runs.items():
             for host in {trial.host for trial in runs}:
                 # How much runs differ is learnt from all machines, each by itself.
-                same = _counting([trial for trial in runs if trial.host == host])
-                known[f"{key} on {host}"] = [found.each for found in same]
+                same = [trial.rates for trial in runs if trial.host == host and trial.rates is not None]
+                known[f"{key} on {host}"] = [found.each for found in _counting(same)]
         spread = spread_of({key: rates for key, rates in known.items() if rates})
         return compare(self._rates(before), self._rates(after), spread)
 
@@ -384,9 +388,8 @@ def _left_alone(trial: Trial, change: str) -> str | None:
     return alone[-1][alone[-1].index(mark) :] if alone and len(alone) == len(lines) else None
 
 
-def _counting(runs: Sequence[Trial]) -> list[Rates]:
-    """Rates of runs in which others left the machine alone; of all where they did so in none."""
-    known = [trial.rates for trial in runs if trial.rates is not None]
+def _counting(known: Sequence[Rates]) -> Sequence[Rates]:
+    """Of runs in which others left the machine alone; all where they did so in none."""
     return [found for found in known if not found.disturbed] or known
 
 
