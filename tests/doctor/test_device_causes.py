@@ -270,6 +270,7 @@ def test_the_ceiling_after_a_cure_within_computing_is_above_the_old_one() -> Non
     named = reach(run).named[0]
     assert named.cause == "slow-precision"
     assert named.ceiling_after == pytest.approx(1 / 0.003, rel=0.01)
+    assert named.computes
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,23 @@
 """Trials held one beside the other: what ends a change, and what is compared with what."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search import CutOff, by_workers, tuned
+from test_search import STARVED, CutOff, by_workers, tuned
+from test_search import search as search_of
 
+from stoker.changes import ALL, Kind
+from stoker.doctor.verdict import Named, reach
+from stoker.tune.search import Search
 from stoker.tune.trial import Outcome
+
+# Its batches are there in time: it computes.
+COMPUTES = replace(
+    STARVED, shares={**STARVED.shares, "wait": 0.01, "forward": 0.84}, loader=0.005, step=0.0101
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +58,47 @@ def test_a_change_that_is_ended_where_a_search_moved_to_is_told(tmp_path: Path) 
     )
     (one,) = [one for one in found.tried if one.settings == held[2]]
     assert (one.outcome, one.rate, one.total) == ("broken", None, None)
+
+
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [("pageable-copy", "feed"), ("pageable-copy", "pin_memory"), ("allocator-churn", "allocator")],
+)
+def test_what_held_batches_still_pay_for_is_cured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str, change: str
+) -> None:
+    """Computing alone is 2% faster, copies and the allocator's work included: their cure can be faster."""
+
+    def nothing(value: object) -> str | None:
+        return None
+
+    def all_of_it(value: object) -> str | None:
+        return "not here"
+
+    for name, one in ALL.items():
+        lacks = nothing if name in (change, "feed") else all_of_it
+        monkeypatch.setitem(ALL, name, replace(one, lacks=lacks))
+    named = Named(
+        cause=cause, share=0.4, certainty=0.9, evidence=(), cures=(), ceiling_after=None, computes=True
+    )
+    assert COMPUTES.drawn is not None
+    run = replace(COMPUTES, drawn=replace(COMPUTES.drawn, pinned=False))
+    verdict = replace(reach(run), cause=cause, named=(named,))
+    wanted = Search(verdict=verdict, run=run, kinds=frozenset({"same"}))
+    found = tuned(lambda s: 1300.0 if change in s else 800.0, tmp_path / "it", wanted=wanted, ceiling=1.02)
+    assert set(found.settings) == {change}, found
+
+
+def test_where_computing_is_what_takes_long_the_loader_is_left_alone(tmp_path: Path) -> None:
+    """Precision is still tried, where it is allowed: it makes computing itself faster. That is said."""
+    kinds: tuple[Kind, ...] = ("same", "redraw", "numerics")
+
+    def rate_of(settings: Mapping[str, Any]) -> float:
+        return by_workers(settings, most=4) * (1.5 if "autocast" in settings else 1.0)
+
+    found = tuned(rate_of, tmp_path / "it", wanted=search_of(kinds=kinds), ceiling=4.1, seconds=300.0)
+    assert found.settings == {"num_workers": 4, "autocast": "bf16"}
+    loaders = [one.candidate.name for one in found.tried if ALL[one.candidate.change].of == "loader"]
+    assert loaders == ["num_workers = 4"]
+    assert any(line.startswith("num_workers = 6: computing alone would be") for line in found.not_tried)
+    assert found.stopped == "nothing more is worth trying"

@@ -16,7 +16,10 @@ HEALTHY, COMPUTE_BOUND, UNKNOWN = "healthy", "compute-bound", "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A cause as the verdict names it. `ceiling_after`: steps a second with it and those before it cured."""
+    """A cause as the verdict names it. `ceiling_after`: steps a second with it and those before it cured.
+
+    `computes`: it lies in computing itself, so that the rate with held batches pays for it too.
+    """
 
     cause: str
     share: float | None
@@ -24,6 +27,7 @@ class Named:
     evidence: tuple[str, ...]
     cures: tuple[Cure, ...]
     ceiling_after: float | None
+    computes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,7 @@ def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -
                 evidence=judged.evidence,
                 cures=cures,
                 ceiling_after=ceiling,
+                computes=judged.computes,
             )
         )
     return tuple(named)

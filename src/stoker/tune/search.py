@@ -38,6 +38,7 @@ class Candidate:
 
     `predicted` is what the model says, corrected by what this search has measured; `modelled` the model's own
     word, which is what a calibration scores. `seconds` are those that its trial takes beyond another's.
+    `lifts`: computing itself may be faster with it, so that the rate with held batches is no limit to it.
     """
 
     change: str
@@ -46,6 +47,7 @@ class Candidate:
     predicted: Interval | None = None
     modelled: Interval | None = None
     seconds: float = 0.0
+    lifts: bool = False
 
     @property
     def name(self) -> str:
@@ -136,7 +138,8 @@ class Search:
         for tier in tiers:
             if tier == "ram" or ALL["feed"].lacks(tier) is None:
                 why = f"{causes[0]}: samples that were read once are held"
-                yield from self._each("feed", (tier,), why, seconds=epoch)
+                cures = "pageable-copy" if tier == "vram" else None
+                yield from self._each("feed", (tier,), why, cures=cures, seconds=epoch)
             if "feed" in self.kept:
                 return
 
@@ -190,11 +193,13 @@ class Search:
         if self.kept.get("feed") == "vram":
             self.not_tried.append("pin_memory: samples are on the device, there is nothing to copy")
         elif pinned is not None and self._named("pageable-copy"):
-            yield from self._each("pin_memory", (not pinned,), "copies to the device take long")
+            why = "copies to the device take long"
+            yield from self._each("pin_memory", (not pinned,), why, cures="pageable-copy")
 
     def _memory(self) -> Iterator[Candidate]:
         if self._named("allocator-churn"):
-            yield from self._each("allocator", ("expandable_segments",), "memory is taken and given back")
+            why = "memory is taken and given back"
+            yield from self._each("allocator", ("expandable_segments",), why, cures="allocator-churn")
         batch = self.run.drawn.batch_size if self.run.drawn is not None else None
         if self._named("vram-overflow") and batch is not None and batch > 1:
             ran = sorted({samples for samples, _, _ in self.run.resized if samples < batch}, reverse=True)
@@ -202,9 +207,10 @@ class Search:
             yield from self._each("micro_batch", sizes, "a part of a batch at a time needs less memory")
 
     def _collecting(self) -> Iterator[Candidate]:
-        if any(cure.change == "scheduled_gc" for one in self.verdict.named for cure in one.cures):
-            why = "a rank collects garbage while the others wait for it"
-            yield from self._each("gc_freeze", (True,), why)
+        for named in self.verdict.named:
+            if any(cure.change == "scheduled_gc" for cure in named.cures):
+                why = "a rank collects garbage while the others wait for it"
+                yield from self._each("gc_freeze", (True,), why, cures=named.cause)
 
     def _numerics(self) -> Iterator[Candidate]:
         if self.run.lost >= ALARM and not self.kept:
@@ -237,10 +243,16 @@ class Search:
                 return
 
     def _each(
-        self, change: str, values: Sequence[Any], why: str, *, seconds: float = 0.0
+        self, change: str, values: Sequence[Any], why: str, *, cures: str | None = None, seconds: float = 0.0
     ) -> Iterator[Candidate]:
-        """Those that are allowed, can be had here, and were not tried yet."""
+        """Those that are allowed, can be had here, and were not tried yet.
+
+        `cures` is the cause that they are tried for, where that may lie in computing.
+        """
         known = ALL[change]
+        lifts = known.kind in ("numerics", "optimization") or any(
+            one.computes and one.cause == cures for one in self.verdict.named
+        )
         if known.kind not in self.kinds:
             self.not_tried.append(f"{change}: of kind {known.kind}; allow it with --allow {known.kind}")
             return
@@ -256,6 +268,7 @@ class Search:
                 predicted=self._predicted(change, value),
                 modelled=self._modelled(change, value),
                 seconds=seconds,
+                lifts=lifts,
             )
             if candidate.name not in self._faster:
                 yield candidate

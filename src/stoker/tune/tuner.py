@@ -120,16 +120,23 @@ class Tuner:
     host: str | None = None
     _probes: list[Probe] = field(default_factory=list)
     _probe_took: float | None = None
+    # Whether what is kept may compute faster than the script does: the ceiling is not known any more then.
+    _lifted: bool = False
 
     def find(self) -> Tuned:
         """Try candidates until none is left, little is left to gain, or time is over."""
         for _ in range(2):  # two, to know how much runs of the same settings differ
             self._run({})
         self._require_rate({})
-        stopped = "nothing more is worth trying"
+        stopped, enough = "nothing more is worth trying", ""
         for candidate in self.search.candidates():
-            if stop := self._enough(candidate):
-                stopped = stop
+            if little := self._enough(candidate):
+                self.search.not_tried.append(f"{candidate.name}: {little}")
+                self.search.tell(candidate, faster=False)
+                enough = little
+                continue
+            if stop := self._over(candidate):
+                stopped, enough = stop, ""
                 break
             if not self._is_time_for(candidate, takes := self._takes(candidate) + self._again):
                 short = (
@@ -145,6 +152,8 @@ class Tuner:
                 self.scored(one)
             measured = one.total.mid if one.total is not None and one.counts else None
             self.search.tell(candidate, faster=one.outcome == "kept", measured=measured)
+            if one.outcome == "kept" and candidate.lifts:
+                self._lifted, enough = True, ""
         best = dict(self.search.kept)
         return Tuned(
             settings=best,
@@ -154,7 +163,7 @@ class Tuner:
             ratio=self._ratio({}, best) if best else None,
             tried=tuple(self.tried),
             not_tried=tuple(dict.fromkeys(self.search.not_tried)),
-            stopped=stopped,
+            stopped=enough or stopped,
             runs=sum(len(runs) for runs in self.runs.values()),
         )
 
@@ -367,17 +376,22 @@ class Tuner:
         """Whether the budget has room for trials that take so long, and for looking at what was changed."""
         return self._left() > max(_LEAST_SECONDS, seconds + self._checking(candidate) - _GRACE)
 
-    def _enough(self, candidate: Candidate) -> str | None:
+    def _over(self, candidate: Candidate) -> str | None:
+        """Why the search ends before a candidate, where its time is up."""
         takes = self._takes(candidate) + self._again - _LONGER * candidate.seconds
-        if not self._is_time_for(candidate, takes):
-            more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
-            return f"the budget is used up{more}"
-        if self.ceiling is not None:
-            reached = self._rate(self.search.kept) / self._rate({}) / self.ceiling
-            computes = not (self.search.kinds & {"numerics", "optimization"})
-            if computes and reached > 1 - ENOUGH:
-                return f"computing alone would be {max(0.0, 1 / reached - 1):.0%} faster"
-        return None
+        if self._is_time_for(candidate, takes):
+            return None
+        more = "" if self.tried else " before a change was tried: give more with --budget SECONDS"
+        return f"the budget is used up{more}"
+
+    def _enough(self, candidate: Candidate) -> str | None:
+        """Why a candidate is not worth a trial: it cannot pass the ceiling, which is reached nearly."""
+        if self.ceiling is None or self._lifted or candidate.lifts:
+            return None
+        reached = self._rate(self.search.kept) / self._rate({}) / self.ceiling
+        if reached <= 1 - ENOUGH:
+            return None
+        return f"computing alone would be {max(0.0, 1 / reached - 1):.0%} faster"
 
 
 def _left_alone(trial: Trial, change: str) -> str | None:
