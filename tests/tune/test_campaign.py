@@ -18,7 +18,7 @@ from test_search import STARVED
 from stoker.doctor.verdict import reach
 from stoker.scratch import Guards
 from stoker.tune.ledger import Ledger
-from stoker.tune.meaning import take
+from stoker.tune.meaning import Probe, take
 from stoker.tune.search import Search
 from stoker.tune.trial import Trial, hold
 from stoker.tune.tuner import Tuner
@@ -110,11 +110,16 @@ def test_two_hundred_trials_that_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
             guards = Guards(ram_bytes=2 << 30, shm_headroom_bytes=_shm_free() - (1 << 30))
             return hold(command, settings, folder=folder, seconds=0.2, idle=4.0, guards=guards)
 
+        def probed(
+            settings: Mapping[str, Any], seed: int, dropout: bool, command: list[str] = command
+        ) -> Probe:
+            return take(command, settings, seed=seed, steps=8, dropout=dropout)
+
         found = Tuner(
             search=Search(verdict=reach(STARVED), run=STARVED, kinds=frozenset({"same"}), finds="workers"),
             ledger=Ledger.begin(tmp_path / f"search{number}", {"command": command}),
             hold=held,
-            probe=lambda settings, seed, command=command: take(command, settings, seed=seed, steps=8),  # type: ignore[misc]
+            probe=probed,
             deadline=time.monotonic() + 120,
             ceiling=None,
             tell=lambda text: None,

@@ -106,3 +106,18 @@ def test_without_ids_other_batches_are_other_samples() -> None:
         plain = Probe(ids=ids, batches=BATCHES, losses=LOSSES)
         changed = Probe(ids=ids, batches=[11, 99, 33], losses=LOSSES)
         assert judge("same", changed, [plain, plain]).kind == "optimization"
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind"),
+    [
+        ([1.05, 0.85, 0.82], "numerics"),
+        ([3.0, 4.0, 5.0], "optimization"),
+        ([1.0, float("nan")], "optimization"),
+    ],
+)
+def test_other_draws_excuse_no_rounding(losses: list[float], kind: Kind) -> None:
+    """A change that may round otherwise, and draws otherwise too, has its losses looked at all the same."""
+    changed = Probe(ids=IDS, batches=[1, 2, 3], losses=losses)
+    found = judge("numerics", changed, [PLAIN, PLAIN, OTHER_SEED, OTHER_SEED])
+    assert (found.kind, found.holds) == (kind, kind == "numerics"), found

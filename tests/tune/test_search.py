@@ -20,7 +20,7 @@ from stoker.tune.meaning import Probe
 from stoker.tune.search import Candidate, Search
 from stoker.tune.stretches import Rates
 from stoker.tune.trial import Outcome, Trial
-from stoker.tune.tuner import Tried, Tuned, Tuner
+from stoker.tune.tuner import TakeProbe, Tried, Tuned, Tuner
 
 ABOUT = {"command": ["train.py"]}
 PLAIN = Probe(ids=[[0, 1]], batches=[7], losses=[1.0])
@@ -48,7 +48,7 @@ def tuned(
     folder: Path,
     *,
     wanted: Search | None = None,
-    probe: Callable[[Mapping[str, Any], int], Probe] = lambda settings, seed: PLAIN,
+    probe: TakeProbe = lambda settings, seed, dropout: PLAIN,
     seconds: float = 60.0,
     ceiling: float | None = None,
     held: list[Mapping[str, Any]] | None = None,
@@ -182,7 +182,9 @@ def test_a_script_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
 def test_a_faster_change_that_means_something_else_is_refused(tmp_path: Path) -> None:
     """Other samples, however fast."""
     other = Probe(ids=[[1, 0]], batches=[8], losses=[2.0])
-    found = tuned(by_workers, tmp_path / "it", probe=lambda settings, seed: other if settings else PLAIN)
+    found = tuned(
+        by_workers, tmp_path / "it", probe=lambda settings, seed, dropout: other if settings else PLAIN
+    )
     assert found.settings == {}
     assert {one.outcome for one in found.tried if one.candidate.change == "num_workers"} == {"refused"}
 
@@ -191,7 +193,7 @@ def test_under_strict_a_redraw_is_refused(tmp_path: Path) -> None:
     """And kept without it."""
     redrawn = Probe(ids=[[0, 1]], batches=[9], losses=[1.1])
 
-    def probe(settings: Mapping[str, Any], seed: int) -> Probe:
+    def probe(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         return redrawn if settings else PLAIN
 
     strict = tuned(by_workers, tmp_path / "strict", wanted=search(kinds=("same",)), probe=probe)
@@ -377,7 +379,7 @@ def test_bit_identical_losses_need_no_second_probe_without_the_change(tmp_path: 
     """What the script does by itself decides nothing then; where they differ, it does."""
     seeds: list[tuple[bool, int]] = []
 
-    def probe(settings: Mapping[str, Any], seed: int) -> Probe:
+    def probe(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         seeds.append((bool(settings), seed))
         return PLAIN
 

@@ -104,7 +104,7 @@ def test_launching_is_recorded_where_batches_are_tiny() -> None:
 def test_what_cannot_be_checked_is_refused(tmp_path: Path) -> None:
     """A probe that fails, as one that is compiled for too long does, ends no search."""
 
-    def probe(settings: Mapping[str, Any], seed: int) -> Probe:
+    def probe(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         if settings:
             raise TrialFailed("the first 40 steps could not be looked at (timed-out)")
         return PLAIN

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search import STARVED, CutOff, by_workers, tuned
+from test_search import PLAIN, STARVED, CutOff, by_workers, tuned
 from test_search import search as search_of
 
 from stoker.changes import ALL, Kind
 from stoker.doctor.verdict import Named, reach
+from stoker.tune.meaning import Probe
 from stoker.tune.search import Search
 from stoker.tune.trial import Outcome
 
@@ -102,3 +103,54 @@ def test_where_computing_is_what_takes_long_the_loader_is_left_alone(tmp_path: P
     assert loaders == ["num_workers = 4"]
     assert any(line.startswith("num_workers = 6: computing alone would be") for line in found.not_tried)
     assert found.stopped == "nothing more is worth trying"
+
+
+@pytest.mark.parametrize(("loss", "is_kept"), [(float("nan"), False), (1.101, True)])
+def test_once_draws_differ_losses_are_still_compared(tmp_path: Path, loss: float, is_kept: bool) -> None:
+    """Workers draw otherwise, and are kept; what rounds otherwise is held beside them, not the script."""
+
+    def probe(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
+        if seed:
+            return Probe(ids=[[seed]], batches=[seed], losses=[1.0 + seed])
+        if "num_workers" not in settings:
+            return PLAIN
+        return Probe(ids=[[0, 1]], batches=[9], losses=[loss if "autocast" in settings else 1.1])
+
+    kinds: tuple[Kind, ...] = ("same", "redraw", "numerics")
+
+    def rate_of(settings: Mapping[str, Any]) -> float:
+        return by_workers(settings, most=4) * (1.5 if "autocast" in settings else 1.0)
+
+    found = tuned(rate_of, tmp_path / "it", wanted=search_of(kinds=kinds), probe=probe, seconds=300.0)
+    (one,) = [one for one in found.tried if one.candidate.change == "autocast"]
+    assert one.outcome == ("kept" if is_kept else "refused"), one
+    assert one.meaning is not None
+    assert one.meaning.kind == ("numerics" if is_kept else "optimization")
+    assert ("autocast" in found.settings, found.settings["num_workers"]) == (is_kept, 4)
+
+
+@pytest.mark.parametrize("redraws", [False, True])
+def test_parts_of_a_batch_are_looked_at_without_dropout(tmp_path: Path, redraws: bool) -> None:
+    """They draw what is dropped otherwise, and no worse; after workers that draw otherwise too."""
+    probed: list[tuple[Mapping[str, Any], bool]] = []
+
+    def probe(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
+        probed.append((settings, dropout))
+        moved = 0.1 if dropout and "micro_batch" in settings else 0.0
+        drawn = redraws and "num_workers" in settings
+        loss = 1.0 + drawn + moved + 1e-7 * ("micro_batch" in settings)
+        weights = [([0.0], [loss])]
+        return Probe(ids=[[0, 1]], batches=[7 + drawn], losses=[loss], weights=weights)
+
+    named = Named(cause="vram-overflow", share=0.4, certainty=0.9, evidence=(), cures=(), ceiling_after=None)
+    kinds: frozenset[Kind] = frozenset(("same", "redraw", "numerics"))
+    verdict = reach(STARVED)
+    wanted = Search(verdict=replace(verdict, named=(*verdict.named, named)), run=STARVED, kinds=kinds)
+
+    def rate_of(settings: Mapping[str, Any]) -> float:
+        return by_workers(settings, most=4) * (1.5 if "micro_batch" in settings else 1.0)
+
+    found = tuned(rate_of, tmp_path / "it", wanted=wanted, probe=probe, seconds=300.0)
+    assert found.settings == {"num_workers": 4, "micro_batch": 16}, found.tried
+    assert not any(dropout for settings, dropout in probed if "micro_batch" in settings)
+    assert any(not dropout for settings, dropout in probed if "micro_batch" not in settings)

@@ -22,7 +22,7 @@ from stoker.tune.observed import trial_of
 from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
 from stoker.tune.trial import IDLE_SECONDS, Trial, hold
-from stoker.tune.tuner import Tried, Tuned, Tuner
+from stoker.tune.tuner import TakeProbe, Tried, Tuned, Tuner
 from stoker.watch.record import new_name
 
 DEFAULT_BUDGET = 300.0
@@ -206,9 +206,9 @@ def _digest(script: Path) -> str | None:
     return hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
 
 
-def _probe(command: Sequence[str], deadline: float, ranks: int) -> Callable[[Mapping[str, Any], int], Probe]:
-    def probed(settings: Mapping[str, Any], seed: int) -> Probe:
+def _probe(command: Sequence[str], deadline: float, ranks: int) -> TakeProbe:
+    def probed(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         left = max(0.0, deadline - time.monotonic()) + _LEAST_SECONDS
-        return take(command, settings, seed=seed, most=left, ranks=ranks)
+        return take(command, settings, seed=seed, most=left, dropout=dropout, ranks=ranks)
 
     return probed

@@ -120,7 +120,8 @@ def judge(kind: Kind, changed: Probe, before: Sequence[Probe], *, by_weights: bo
     is held beside itself, and the gravest counts.
     """
     each = [
-        _judged(rank, [one.ranks[at] for one in before], by_weights) for at, rank in enumerate(changed.ranks)
+        _judged(kind, rank, [one.ranks[at] for one in before], by_weights)
+        for at, rank in enumerate(changed.ranks)
     ]
     at = max(range(len(each)), key=lambda one: _gravity(each[one][0]))
     found, by = each[at]
@@ -129,20 +130,32 @@ def judge(kind: Kind, changed: Probe, before: Sequence[Probe], *, by_weights: bo
     return Meaning(kind=found, by=by, holds=found is not None and _ORDER.index(found) <= _ORDER.index(kind))
 
 
-def _judged(changed: Probe, before: Sequence[Probe], by_weights: bool) -> tuple[Kind | None, str]:
+def redraws(one: Probe, other: Probe) -> bool:
+    """Whether what was in their batches differs."""
+    return any(_differ(a.batches, b.batches) for a, b in zip(one.ranks, other.ranks, strict=True))
+
+
+def _judged(kind: Kind, changed: Probe, before: Sequence[Probe], by_weights: bool) -> tuple[Kind | None, str]:
     """Of one rank."""
-    found, by = _found(changed, before[0], before[1], before[2:])
-    others = bool(_differ(changed.ids, before[0].ids))
-    if by_weights and found is not None and not others and _differ(changed.losses, before[0].losses):
-        return _found_by_weights(changed, before[0], before[1])
-    return found, by
+    first, again, others = before[0], before[1], before[2:]
+    found = _found_in_batches(changed, first, again)
+    if found is None:
+        found = _found_in_losses(changed, first, again, others)
+    elif found[0] == "redraw" and kind == "numerics":  # other draws are no excuse for what rounding does
+        in_losses = _found_in_losses(changed, first, again, others)
+        found = max(found, in_losses, key=lambda one: _gravity(one[0]))
+    is_reordered = bool(_differ(changed.ids, first.ids))
+    if by_weights and found[0] is not None and not is_reordered and _differ(changed.losses, first.losses):
+        return _found_by_weights(changed, first, again)
+    return found
 
 
 def _gravity(kind: Kind | None) -> int:
     return len(_ORDER) if kind is None else _ORDER.index(kind)
 
 
-def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) -> tuple[Kind | None, str]:
+def _found_in_batches(changed: Probe, first: Probe, again: Probe) -> tuple[Kind | None, str] | None:
+    """By samples and what is in them; None where neither differs."""
     if _differ(again.ids, first.ids) or _differ(again.batches, first.batches):
         return None, "without the change too, the script trains on other batches in every run"
     if where := _differ(changed.ids, first.ids):
@@ -154,6 +167,13 @@ def _found(changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]) 
             )  # draws may move the next one's order
             return "redraw", f"the same samples in the same order, with other draws inside them{turn}"
         return "optimization", f"batches of other content, from batch {where} on"
+    return None
+
+
+def _found_in_losses(
+    changed: Probe, first: Probe, again: Probe, others: Sequence[Probe]
+) -> tuple[Kind | None, str]:
+    """By losses; by weights where none was seen."""
     if not (_seen(changed) and _seen(first)):
         return _found_without_losses(changed, first, again)
     if not _differ(changed.losses, first.losses):

@@ -12,7 +12,7 @@ from stoker.changes import ALL, Kind
 from stoker.errors import TrialFailed
 from stoker.tune.comparison import Ratio, compare, spread_of
 from stoker.tune.ledger import Ledger
-from stoker.tune.meaning import PROBE_STEPS, Meaning, Probe, identical, judge
+from stoker.tune.meaning import PROBE_STEPS, Meaning, Probe, identical, judge, redraws
 from stoker.tune.search import ENOUGH, Candidate, Search
 from stoker.tune.stretches import Rates
 from stoker.tune.trial import Trial
@@ -29,7 +29,8 @@ _LONGER = 1.25
 _ENDING = 0.5
 
 Hold = Callable[[Mapping[str, Any], Path, float], Trial]
-TakeProbe = Callable[[Mapping[str, Any], int], Probe]
+# With these settings, from this seed, and with what the script drops at random or without.
+TakeProbe = Callable[[Mapping[str, Any], int, bool], Probe]
 # kept: faster beyond doubt, and of its kind. slower, or no faster. open: not told within its runs.
 # refused: faster, but graver than it says. guarded: ended by a guard, for memory or for standing still.
 # broken: it failed by itself. Either ends a change, also where an earlier run of it had a rate.
@@ -118,7 +119,10 @@ class Tuner:
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     host: str | None = None
-    _probes: list[Probe] = field(default_factory=list)
+    # What changes are probed beside: the script as it is, until a kept change draws otherwise; then that one,
+    # since beside other draws no loss says what a later change does. Its probes are with dropout, or without.
+    _base: Mapping[str, Any] = field(default_factory=dict)
+    _probes: dict[bool, list[Probe]] = field(default_factory=dict)
     _probe_took: float | None = None
     # Whether what is kept may compute faster than the script does: the ceiling is not known any more then.
     _lifted: bool = False
@@ -238,29 +242,41 @@ class Tuner:
         )
 
     def _check(self, candidate: Candidate, settings: Mapping[str, Any]) -> Meaning:
-        gravest = self._gravest(candidate)
+        gravest, dropout = self._gravest(candidate), not self._by_weights(candidate)
         allowed = "redraw" if gravest == "same" and "redraw" in self.search.kinds else gravest
         self.tell(f"{candidate.name}: what it means")
-        if not self._probes:
-            self._probes.append(self._take({}, 0))
-        changed = self._take(settings, 0)
+        before = self._probes.setdefault(dropout, [])
+        if not before:
+            before.append(self._take(self._base, 0, dropout))
+        changed = self._take(settings, 0, dropout)
         seeds = _SEEDS[allowed]
-        if identical(changed, self._probes[0]):
+        if identical(changed, before[0]):
             seeds = (0,)  # what the script does by itself, and from seed to seed, decides nothing then
-        self._probes += [self._take({}, seed) for seed in seeds[len(self._probes) :]]
-        by_weights = any(ALL[name].check == "weights" for name in settings)
-        if by_weights and "optimization" in self.search.kinds:
+        before += [self._take(self._base, seed, dropout) for seed in seeds[len(before) :]]
+        if not dropout and "optimization" in self.search.kinds:
             allowed = "optimization"  # with BatchNorm it is that, and asked for
-        before = self._probes if len(self._probes) > 1 else self._probes * 2
-        return judge(allowed, changed, before, by_weights=by_weights)
+        beside = before if len(before) > 1 else before * 2
+        meaning = judge(allowed, changed, beside, by_weights=not dropout)
+        if meaning.holds and redraws(changed, before[0]):
+            self._base, self._probes = dict(settings), {dropout: [changed]}
+        return meaning
 
     def _gravest(self, candidate: Candidate) -> Kind:
-        """Of all beside the script as it is: what was kept before has shown its own kind already."""
-        return max((ALL[name].kind for name in (candidate.change, *self.search.kept)), key=_gravity)
+        """Of all beside what it is probed beside: what was kept since has shown its own kind already."""
+        return max((ALL[name].kind for name in self._beyond_base(candidate)), key=_gravity)
 
-    def _take(self, settings: Mapping[str, Any], seed: int) -> Probe:
+    def _by_weights(self, candidate: Candidate) -> bool:
+        """Whether weights are to be compared: without dropout, which parts of a batch draw otherwise."""
+        return any(ALL[name].check == "weights" for name in self._beyond_base(candidate))
+
+    def _beyond_base(self, candidate: Candidate) -> set[str]:
+        """The changes in a candidate's trial that are not in what it is probed beside."""
+        kept = {name for name, value in self.search.kept.items() if self._base.get(name) != value}
+        return {candidate.change, *kept}
+
+    def _take(self, settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         began = time.monotonic()
-        found = self.probe(settings, seed)
+        found = self.probe(settings, seed, dropout)
         self._probe_took = time.monotonic() - began
         return found
 
@@ -370,7 +386,8 @@ class Tuner:
             took = self._starting + PROBE_STEPS * last.rates.size / last.rate + _ENDING
         gravest = self._gravest(candidate)
         without = 1 if gravest == "same" else len(_SEEDS[gravest])
-        return took * (1 + max(0, without - len(self._probes)))
+        known = self._probes.get(not self._by_weights(candidate), ())
+        return took * (1 + max(0, without - len(known)))
 
     def _is_time_for(self, candidate: Candidate, seconds: float) -> bool:
         """Whether the budget has room for trials that take so long, and for looking at what was changed."""
