@@ -1,6 +1,7 @@
 """Trials held one beside the other: what ends a change, and what is compared with what."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,65 @@ def test_parts_of_a_batch_are_looked_at_without_dropout(tmp_path: Path, redraws:
     assert found.settings == {"num_workers": 4, "micro_batch": 16}, found.tried
     assert not any(dropout for settings, dropout in probed if "micro_batch" in settings)
     assert any(not dropout for settings, dropout in probed if "micro_batch" not in settings)
+
+
+# More workers won't help: they are not tried.
+NO_WORKERS = replace(STARVED, loader_with=(2, 0.0399))
+
+
+def test_a_resumed_search_that_goes_another_way_finds_what_was_measured(tmp_path: Path) -> None:
+    """The diagnosis is another: workers come first now, and what ran before is not run again."""
+    first: list[Mapping[str, Any]] = []
+    tuned(lambda s: 800.0, tmp_path / "it", held=first, wanted=search_of(NO_WORKERS))
+    before = [path.read_text() for path in (tmp_path / "it").rglob("trial.json")]
+    again: list[Mapping[str, Any]] = []
+    tuned(lambda s: 800.0, tmp_path / "it", held=again)
+    assert {"num_workers": 4} in again
+    assert not [settings for settings in again if settings and settings in first]
+    after = [path.read_text() for path in (tmp_path / "it").rglob("trial.json")]
+    assert len(after) == len(first) + len(again)
+    assert set(before) <= set(after)
+    third: list[Mapping[str, Any]] = []
+    tuned(lambda s: 800.0, tmp_path / "it", held=third)
+    tuned(lambda s: 800.0, tmp_path / "it", held=third, wanted=search_of(NO_WORKERS))
+    assert third == []
+
+
+def test_what_is_run_beside_a_change_was_not_run_before_it(tmp_path: Path) -> None:
+    """A machine that others have left since a search was killed is no gain when it is resumed otherwise."""
+
+    def refused(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
+        return Probe(ids=[[1, 0]], batches=[8], losses=[2.0]) if settings else PLAIN
+
+    wanted = search_of(NO_WORKERS)  # of its runs as it is one is beside each that was faster, and refused
+    tuned(lambda s: 900.0 if s else 800.0, tmp_path / "it", wanted=wanted, probe=refused)
+    again: list[Mapping[str, Any]] = []
+    found = tuned(lambda s: 864.0, tmp_path / "it", held=again)
+    assert again[:2] == [{"num_workers": 4}, {}]
+    assert "num_workers" not in found.settings
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("then", [1, 2, 3, 5])
+def test_a_search_goes_on_from_machine_to_machine(tmp_path: Path, first: int, then: int) -> None:
+    """Cut off on two of them, with another diagnosis on the second: rates are compared within the third."""
+    held: list[Mapping[str, Any]] = []
+
+    def until(count: int, times: float) -> Callable[[Mapping[str, Any]], float]:
+        def rate_of(settings: Mapping[str, Any]) -> float:
+            if len(held) > count:
+                raise CutOff
+            return times * by_workers(settings)
+
+        return rate_of
+
+    with pytest.raises(CutOff):
+        tuned(until(first, 1.0), tmp_path / "it", held=held, host="one")
+    held.clear()
+    with suppress(CutOff):  # without workers it may be over before
+        tuned(until(then, 3.0), tmp_path / "it", held=held, host="two", wanted=search_of(NO_WORKERS))
+    found = tuned(lambda s: 7 * by_workers(s), tmp_path / "it", host="three")
+    assert found.settings == {"num_workers": 6}
+    assert found.best == pytest.approx(7 * 4800, rel=0.01)
+    assert found.ratio is not None
+    assert found.ratio.mid == pytest.approx(6, rel=0.02)

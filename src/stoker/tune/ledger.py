@@ -29,17 +29,20 @@ _LOCK = ".lock"
 
 
 class Ledger:
-    """One search's folder. Trials that were held before are found again, in order; `held`: those of now.
+    """One search's folder. Trials that were held before are found again by their settings, in order.
 
+    `held`: how many were held now; `last`: the number of the last trial, of now or of before.
     It is this process's until it is closed: UsageError where another has it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.close = _take(self, folder)
-        self._before = list(self._read())
+        self._before = dict(enumerate(self._read()))
         self._made = len(self._before)
         self.held = 0
+        self.last = -1
+        self._host: str | None = None
 
     @classmethod
     def begin(cls, folder: Path, about: Mapping[str, Any]) -> "Ledger":
@@ -84,19 +87,30 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def hold(self, settings: Mapping[str, Any], how: Callable[[Path], Trial]) -> Trial:
-        """The next trial: from before, if it was of these settings; else held now."""
-        if self._before and dict(self._before[0].settings) == dict(settings):
-            return self._before.pop(0)
-        self._made -= len(self._before)  # where the search goes another way than before, those are no more
-        self._before = []
+    def hold(self, settings: Mapping[str, Any], how: Callable[[Path], Trial], *, after: int = -1) -> Trial:
+        """The next trial of these settings: from before, if there is one; else held now.
+
+        It is a later one than that of number `after`: what ran before a change shows nothing of a machine
+        that has changed meanwhile. Once a trial was held now, those of another machine are not found again:
+        there is nothing to compare them with.
+        """
+        for number, trial in self._before.items():
+            if number > after and dict(trial.settings) == dict(settings) and self._is_comparable(trial):
+                self.last = number
+                return self._before.pop(number)
         folder = self.folder / "trials" / f"{self._made:03d}"
         shutil.rmtree(folder, ignore_errors=True)
         trial = how(folder)
         write_whole(folder / "trial.json", trial.to_json())
+        self._host = trial.host
+        self.last = self._made
         self._made += 1
         self.held += 1
         return trial
+
+    def _is_comparable(self, trial: Trial) -> bool:
+        """Whether it ran on the machine of those that were held now; where that is not known it did."""
+        return None in (self._host, trial.host) or trial.host == self._host
 
     def _read(self) -> Iterator[Trial]:
         """Those that are whole, up to the first that is not: the search tries that one again."""

@@ -119,6 +119,8 @@ class Tuner:
     runs: dict[str, list[Trial]] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     host: str | None = None
+    # By settings, the number of their last trial in the ledger.
+    _last: dict[str, int] = field(default_factory=dict)
     # What changes are probed beside: the script as it is, until a kept change draws otherwise; then that one,
     # since beside other draws no loss says what a later change does. Its probes are with dropout, or without.
     _base: Mapping[str, Any] = field(default_factory=dict)
@@ -182,7 +184,7 @@ class Tuner:
         ratio, beside = None, False
         for number in range(_MOST_RUNS):
             if number and len(self._rates(before)) < len(self._rates(after)):
-                self._run(before)
+                self._run(before, beside=after)
                 beside = True
             trial = self._run(after, spare=max(0.0, self._checking(candidate) - _GRACE))
             if trial.rates is None and (trial.outcome != "short" or not self._rates(after)):
@@ -193,7 +195,7 @@ class Tuner:
                 return replace(one, counts=False)
             ratio = self._ratio(before, after)
             if ratio.says == "faster" and not beside and self._is_time_for(candidate, self._again):
-                self._run(before)
+                self._run(before, beside=after)
                 beside = bool(self._rates(after))
                 if not beside:  # the search has begun anew on another machine
                     continue
@@ -282,11 +284,17 @@ class Tuner:
 
     # --- runs and what they say -----------------------------------------------------------------------------
 
-    def _run(self, settings: Mapping[str, Any], *, spare: float = 0.0) -> Trial:
-        """Hold a trial, which leaves so many seconds of the budget."""
+    def _run(
+        self, settings: Mapping[str, Any], *, spare: float = 0.0, beside: Mapping[str, Any] | None = None
+    ) -> Trial:
+        """Hold a trial, which leaves so many seconds of the budget, and comes after what it is beside."""
         key = _key(settings)
         self.tell(f"run {sum(len(runs) for runs in self.runs.values()) + 1}: {key or 'as it is'}")
-        trial = self.ledger.hold(settings, lambda folder: self.hold(settings, folder, self._left() - spare))
+        after = -1 if beside is None else self._last[_key(beside)]
+        trial = self.ledger.hold(
+            settings, lambda folder: self.hold(settings, folder, self._left() - spare), after=after
+        )
+        self._last[key] = self.ledger.last
         self.runs.setdefault(key, []).append(trial)
         moved = not self._is_here(trial)
         self.host = trial.host or self.host
