@@ -1,6 +1,7 @@
 """Probes of a script that does much itself: seeds, samplers, batches and what goes backward are its own."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +114,36 @@ def test_a_loss_that_nobody_sees_is_no_zero(script: str) -> None:
     assert list(probe.losses) == [None] * 10
     found = judge("same", probe, [probe, probe])
     assert (found.kind, found.by) == ("same", "no loss was seen; weights after 3 updates are bit-identical")
+
+
+TWO_LOADERS = """
+    import torch
+    from torch.utils.data import DataLoader
+
+    rows = torch.arange(64.0).reshape(64, 1) / 64
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    one, other = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    labelled = DataLoader(rows, batch_size=4, shuffle=True, generator=one)
+    unlabelled = DataLoader(rows.flip(0), batch_size=8, shuffle=True, generator=other)
+    for _ in range(4):
+        for at, (a, b) in enumerate(zip(labelled, unlabelled)):
+            optimizer.zero_grad()
+            (model(a).square().mean() + model(b).mean()).backward()
+            optimizer.step()
+            if at == 5:
+                break  # workers have drawn the indices of batches that nobody gets
+"""
+
+
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_workers_of_two_loaders_draw_as_they_like(tmp_path: Path, lives_on: bool) -> None:
+    """They draw ahead, each for its own: the loop gets the same samples in the same order."""
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(TWO_LOADERS))
+    plain = take([str(path)], {}, steps=16)
+    changed = take([str(path)], {"num_workers": 1, "persistent_workers": lives_on}, steps=16)
+    assert [len(numbers) for numbers in plain.ids] == [4, 8] * 16
+    found = judge("same", changed, [plain, plain])
+    assert (found.kind, found.holds) == ("same", True), found

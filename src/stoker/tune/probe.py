@@ -3,6 +3,7 @@
 Of the first updates the weights are noted too: some entries of every parameter.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import wraps
@@ -68,8 +69,8 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
     losses: list[float | None] = []
     weights: list[tuple[list[float], list[float]]] = []
     rates: list[list[float]] = []
-    _note_ids(ids)
-    _note_batches(batches, epochs)
+    _keep_drawn()
+    _note_batches(ids, batches, epochs)
     backward = Backward()
     backward.install()
     made = 0
@@ -89,10 +90,9 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
         child.progress(made)
         goes_on = argument["ranks"] == 1 and epochs.is_near(len(batches), made, argument["steps"])
         if made >= argument["steps"] and not goes_on:
-            # Indices are drawn ahead of the batches; those that no step had yet are none of the probe.
             child.report(
                 "probe",
-                ids=ids[: len(batches)],
+                ids=ids,
                 batches=batches,
                 losses=losses,
                 weights=weights,
@@ -125,19 +125,34 @@ def _keeping(drop: Any, share: str) -> Any:
     return kept
 
 
-def _note_ids(ids: list[list[Any]]) -> None:
-    """As the sampler gives them, a batch at a time; of an iterable dataset there are none."""
+def _keep_drawn() -> None:
+    """Have each iterator keep what its sampler has given, a batch at a time, until the batch is handed out.
+
+    Workers draw ahead, and of several loaders each for itself: by when they are drawn, samples of one would
+    lie otherwise among those of another for every number of workers. Those of a batch that no step gets, and
+    of an epoch that is left early, are none of the probe.
+    """
     kind: Any = torch_dataloader._BaseDataLoaderIter
-    draw = kind._next_index
+    draw, reset = kind._next_index, kind._reset
 
     @wraps(draw)
     def _next_index(self: Any) -> Any:
         index = draw(self)
-        if torch.is_grad_enabled() and not is_reader(self._dataset):
-            ids.append(numbers(index))
+        _drawn(self).append(index)
         return index
 
-    kind._next_index = _next_index
+    @wraps(reset)
+    def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
+        _drawn(self).clear()
+        reset(self, *args, **kwargs)
+
+    kind._next_index, kind._reset = _next_index, _reset
+
+
+def _drawn(iterator: Any) -> deque[Any]:
+    """What it keeps."""
+    kept: deque[Any] = vars(iterator).setdefault("_stoker_drawn", deque())
+    return kept
 
 
 class _Epochs:
@@ -170,8 +185,11 @@ class _Epochs:
         return made < until <= 2 * steps
 
 
-def _note_batches(batches: list[int], epochs: _Epochs) -> None:
-    """By what is in them, in the order in which the loop gets them."""
+def _note_batches(ids: list[list[Any]], batches: list[int], epochs: _Epochs) -> None:
+    """By their samples and what is in them, in the order in which the loop gets them.
+
+    Of an iterable dataset samples have no ids.
+    """
     kind: Any = torch_dataloader._BaseDataLoaderIter
     take = kind.__next__
 
@@ -184,8 +202,11 @@ def _note_batches(batches: list[int], epochs: _Epochs) -> None:
             if trains:
                 epochs.end(self._dataset)
             raise
+        drawn = _drawn(self)
+        index = drawn.popleft() if drawn else ()
         if trains:
             epochs.take(self, len(batches))
+            ids.append(numbers(index))
             batches.append(checksum(batch))
         return batch
 
