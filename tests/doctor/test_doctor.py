@@ -116,7 +116,7 @@ def test_a_loop_without_a_loader_is_observed_and_nothing_more(without_a_loader: 
     """There is nothing to replay or drain; that is said, and no cause rests on it."""
     found = without_a_loader.found
     assert found["verdict"]["cause"] in ("healthy", "compute-bound"), found
-    assert found["ceilings"] == {"compute": None, "loader": None}
+    assert found["ceilings"] == {"compute": None, "loader": None, "copy": None}
     assert "no DataLoader was drawn from" in found["notes"]
 
 

@@ -78,6 +78,11 @@ def sentence(diagnosis: Diagnosis) -> str:
         return "Nothing that was looked for holds this training up."
     if verdict.cause == COMPUTE_BOUND:
         return "The data keeps up: this training is as fast as its model computes on these cores."
+    if verdict.cause == UNKNOWN and verdict.share is None:
+        return (
+            "The script died before a training step could be observed, "
+            "and nothing that was measured says why."
+        )
     if verdict.cause == UNKNOWN:
         return (
             f"{percent(verdict.share)} of every training step is lost waiting for data, "
@@ -167,6 +172,8 @@ def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
         why = CEILING_MEANINGS.get(name, "if nothing else cost anything")
         if ceiling is None:
             why = missing.get(_BY.get(name, name)) or "not measured in this diagnosis"
+            if name == "copy" and diagnosis.evidence.on_gpu is False:
+                why = "nothing is computed on a GPU"
         found.append(Bar(name=f"{name} alone", rate=ceiling, why=why))
     return tuple(found)
 
