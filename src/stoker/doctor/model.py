@@ -455,6 +455,10 @@ def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     return replace(loop, compute=max(0.0, loop.compute - (run.copied.pageable - run.copied.pinned)))
 
 
+def _untold(run: Evidence, loop: _Loop, change: Change) -> None:
+    """What is made elsewhere then, and costs what nothing has measured."""
+
+
 def _other(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     """By a replay with that switched; else by what its cause costs."""
     variants, name = run.variants or {}, _VARIANTS.get(change.change, change.change)
@@ -482,6 +486,7 @@ _EFFECTS: Mapping[str, Callable[[Evidence, _Loop, Change], _Loop | None]] = {
     "persistent_workers": _with_persistent,
     "batch_size": _with_batch,
     "pin_memory": _pinned,
+    "keep_pinned": _untold,
     "stage": _from_local_disk,
     "collate": _handed_over_cheaply,
     "gpu_transform": _made_on_the_device,

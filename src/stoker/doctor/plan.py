@@ -208,10 +208,8 @@ def _value_of(cure: Cure, cause: str, run: Evidence, budget: Budget) -> tuple[An
         return _fewer_workers(run, budget) if cause in _OF_MEMORY else _workers_for(run, budget)
     if cure.change == "prefetch_factor":
         return (1, None) if cause in _OF_MEMORY else _queue_for(run, budget)
-    if cure.change == "persistent_workers":
+    if cure.change in ("persistent_workers", "pin_memory"):
         return True, None
-    if cure.change == "pin_memory":
-        return not (run.drawn is not None and run.drawn.pinned), None
     if cure.change in ("threads", "worker_threads"):
         return 1, None  # as it was tried
     if cure.change == "batch_size":
