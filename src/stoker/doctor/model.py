@@ -282,13 +282,13 @@ class _Loop:
 def workers_worth_trying(run: Evidence) -> int | None:
     """How many workers to try: twice as many; for a loop that makes its own batches as many as it needs.
 
-    None where the loop hardly waits, or nothing is known of its loader.
+    None where the loop hardly waits, or nothing is known of its loader. A stream gets one in place of none.
     """
     if run.drawn is None or run.drawn.workers is None or run.lost < ALARM or run.loader is None:
         return None
     if run.workers:
-        return 2 * run.workers
-    most = max(1, int(run.host.get("usable_cores") or 1))
+        return None if run.streams else 2 * run.workers
+    most = 1 if run.streams else max(1, int(run.host.get("usable_cores") or 1))
     # As many as make a batch in the time of a step, and not one more for a rounding.
     return max(1, min(ceil(0.9 * run.loader / run.compute), most)) if run.compute else 1
 
