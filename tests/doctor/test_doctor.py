@@ -111,6 +111,23 @@ def without_a_loader(tmp_path_factory: pytest.TempPathFactory) -> Examined:
     return Examined(found=found, before=before, after=tree(folder))
 
 
+def test_a_folder_of_the_user_s_beside_the_runs_is_shielded(tmp_path: Path) -> None:
+    """Also one that is called `doctor`, as Stoker's own is; no board and no empty folder is left in it."""
+    (tmp_path / "doctor").mkdir()
+    (tmp_path / "doctor/notes.txt").write_text("mine")
+    tail = (
+        "open('doctor/notes.txt', 'w').write('overwritten')\nopen('doctor/new.txt', 'w').write('x')\n"
+        "for step in range(100):\n    optimizer.zero_grad()\n"
+        "    net(torch.ones({batch}, 64)).mean().backward()\n    optimizer.step()\n"
+    )
+    script(tmp_path, item=0, forward=0.001, batch=8, workers=0, tail=tail)
+    found = told(tmp_path, "--runs", "runs", "--budget", "15", "--no-report", "train.py")
+    record = Path(found["record"])
+    assert (tmp_path / "doctor/notes.txt").read_text() == "mine"
+    assert {path.name for path in (tmp_path / "doctor").iterdir()} == {"notes.txt", record.name}
+    assert (record / "run.json").exists()
+
+
 @pytest.mark.quiet
 def test_a_loop_without_a_loader_is_observed_and_nothing_more(without_a_loader: Examined) -> None:
     """There is nothing to replay or drain; that is said, and no cause rests on it."""

@@ -293,21 +293,24 @@ def _kills_since(host: Mapping[str, Any]) -> int | None:
 def _hold(
     command: Sequence[str], folder: Path, name: str, parts: Parts, seconds: float, *, ranks: int = 1
 ) -> Result:
+    own = tuple(folder / run for run in (name, run_of_ranks(name)))
     plan = ScratchPlan(
         command=tuple(command),
         hook=_HOOK,
         argument={**as_argument(folder, name, parts), "ranks": ranks},
         limits=Limits(seconds=seconds),
         guards=Guards(ram_headroom_bytes=_headroom()),
-        writable=(folder,),
+        writable=own,  # new ones: what else is beside them may be the user's
         ranks=ranks,
         env=variables(parts.threads),
     )
     try:
         return _shown(run(plan))
     finally:
-        for own in (name, run_of_ranks(name)):
-            board_path(folder, own).unlink(missing_ok=True)
+        for place in own:
+            board_path(folder, place.name).unlink(missing_ok=True)
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
 
 
 def _shown(result: Result) -> Result:
