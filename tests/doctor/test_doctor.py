@@ -1,6 +1,7 @@
 """`stoker doctor` on real scripts, as a new user would: the verdict, the user's files, and wrong requests."""
 
 import json
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -126,6 +127,19 @@ def test_a_folder_of_the_user_s_beside_the_runs_is_shielded(tmp_path: Path) -> N
     assert (tmp_path / "doctor/notes.txt").read_text() == "mine"
     assert {path.name for path in (tmp_path / "doctor").iterdir()} == {"notes.txt", record.name}
     assert (record / "run.json").exists()
+
+
+def test_offline_nothing_is_sent_and_a_script_that_must_is_told_so(tmp_path: Path) -> None:
+    """A server of this machine is not reached either; the error says what to leave out."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        tail = f"import socket\nsocket.create_connection({server.getsockname()}).send(b'INSERT')\n"
+        script(tmp_path, item=0, forward=0, batch=8, workers=0, tail=tail)
+        done = doctor(tmp_path, "--offline", "--budget", "60", "train.py")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert done.returncode == 1, done.stdout
+    assert "leave out --offline" in done.stderr
 
 
 @pytest.mark.quiet

@@ -112,7 +112,8 @@ def stream(workers: int, **more: Any) -> Evidence:
 def test_a_stream_gets_a_worker_and_no_second_one() -> None:
     """Each would read all of it, unless its author shares it out; in place of none, one reads the same."""
     alone = stream(0, loader=0.03)
-    assert workers_worth_trying(slow(drawn=replace(slow().drawn, workers=0), loader=0.03)) == 3
+    plain = LoaderFacts(name="DataLoader", workers=0, batch_size=32)
+    assert workers_worth_trying(slow(drawn=plain, loader=0.03)) == 3
     assert workers_worth_trying(alone) == 1
     step = plan_for(alone).options[0].changes[0]
     assert (step.change, step.value) == ("num_workers", 1)

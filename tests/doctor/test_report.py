@@ -197,6 +197,26 @@ def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> Non
     assert "n/a steps/s" in console.export_text()
 
 
+@pytest.mark.parametrize(
+    ("offline", "said"),
+    [
+        (False, "Its network was not shielded: what it sent there"),
+        (True, "It was cut off the network: nothing that it sent has left this machine."),
+    ],
+)
+def test_what_of_the_network_has_lasted_is_said(folder: Path, offline: bool, said: str) -> None:
+    """On the page, in Markdown, in a terminal and in JSON: files are not all that a script writes."""
+    found = diagnosis(folder, offline=offline)
+    console = Console(width=300, record=True, file=StringIO())
+    show(found, console)
+    page, markdown = Page(html_of(found)).text, markdown_of(found)
+    for text in (page, markdown, console.export_text()):
+        assert said in " ".join(text.split())
+    assert "No file that it wrote has lasted." in page
+    assert "Nothing that it wrote" not in page + markdown
+    assert found.to_json()["offline"] is offline
+
+
 def test_a_run_of_days_makes_a_small_page(tmp_path: Path) -> None:
     """Steps are thinned to a bounded number of columns, and each step is in one of them."""
     steps = [

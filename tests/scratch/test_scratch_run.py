@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from scratch_kit import HERE, marked, plan
+from scratch_kit import HERE, can_overlay, marked, plan
 
 from stoker.errors import ScriptNotFound, UsageError
 from stoker.scratch import Guards, Limits, Plan, run, start
@@ -289,6 +289,16 @@ def test_loggers_are_kept_off_the_network(tmp_path: Path) -> None:
         "OfflineExperiment", ["file:./mlruns", "sqlite:///own.db"], "SourceFileLoader",
         "offline", "1",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(not can_overlay(), reason="no overlay here")
+def test_a_script_that_fails_offline_is_said_to_have_been_so(tmp_path: Path) -> None:
+    """With what to do; one that fails with a network is not."""
+    path = script(tmp_path, "raise OSError('no route to the database')")
+    told = [run(plan(path, offline=offline)).reason for offline in (True, False)]
+    assert told[0].startswith("exit code 1: OSError: no route to the database (it was offline")
+    assert "leave out --offline" in told[0]
+    assert "offline" not in told[1]
 
 
 def test_the_caller_can_end_a_run(tmp_path: Path) -> None:

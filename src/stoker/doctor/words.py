@@ -10,7 +10,7 @@ from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.doctor.rank_evidence import KEY
 from stoker.doctor.report.readings import ranks_beside
-from stoker.doctor.report.story import bars, now
+from stoker.doctor.report.story import bars, network, now
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
 
@@ -60,6 +60,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"ranks were not joined: {escape(run.missing[KEY])}", style="yellow", highlight=False)
     for note in diagnosis.notes:
         console.print(escape(note), style="yellow", highlight=False)
+    if diagnosis.offline is not None:
+        console.print(network(diagnosis.offline), style="dim", highlight=False)
     console.print(
         f"took {duration(diagnosis.seconds)}; record: {escape(str(diagnosis.record))}",
         highlight=False,
