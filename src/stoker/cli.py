@@ -147,6 +147,9 @@ def tune(
         Path | None, typer.Option(help="Go on with a search that was cut off: its folder.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tried; try nothing.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Cut the script off the network while it is run aside.")
+    ] = False,
     workers: Annotated[
         bool, typer.Option("--workers", help="Find loader workers and prefetch alone; writes no settings.")
     ] = False,
@@ -191,38 +194,31 @@ def tune(
     ranks = ranks_to_start(nproc, os.environ)
     if ranks is None:  # under torchrun the first process tunes, and starts all ranks aside
         return
+    held: Any = {"module": module, "budget": budget, "offline": offline, "as_json": as_json}
     if micro_batch:
         from stoker.tune import micro_command
 
-        micro_command.find(
-            script or [], module=module, budget=budget, allow=allow or [], ranks=ranks, as_json=as_json
-        )
+        micro_command.find(script or [], allow=allow or [], ranks=ranks, **held)
         return
     if lr:
         from stoker.tune import lr_command
         from stoker.tune.ranks import refuse_sweep
 
         refuse_sweep(ranks)
-        lr_command.sweep(
-            script or [], module=module, within=lr_range, steps=lr_steps, budget=budget, as_json=as_json
-        )
+        lr_command.sweep(script or [], within=lr_range, steps=lr_steps, **held)
         return
     if workers:
-        command.tune_workers(
-            script or [], module=module, budget=budget, dry_run=dry_run, ranks=ranks, as_json=as_json
-        )
+        command.tune_workers(script or [], dry_run=dry_run, ranks=ranks, **held)
         return
     command.tune(
         script or [],
-        module=module,
-        budget=budget,
         strict=strict,
         allow=allow or [],
         out=out,
         resume=resume,
         dry_run=dry_run,
         ranks=ranks,
-        as_json=as_json,
+        **held,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stoker.doctor.budget import Budget, Ram, Vram
 from stoker.doctor.causes import (
     allocator_churn,
     gpu_contention,
@@ -26,8 +27,9 @@ from stoker.doctor.device import (
     Sync,
     Trace,
 )
-from stoker.doctor.evidence import Evidence
+from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Found, RuledOut
+from stoker.doctor.plan import draw_up
 from stoker.doctor.verdict import reach
 
 GIB = 1 << 30
@@ -70,6 +72,7 @@ WAITING = traced(busy=0.004, host=0.010, waited=0.006, syncs=12.0, gap=0.005)
 LAUNCHING = traced(busy=0.002, host=0.0099, kernels=400.0, kernel=5e-6)
 COPYING = traced(busy=0.007, host=0.0095, copy_waited=0.006, pageable_bytes=5e7, copying=0.006)
 MOVED = Copied(bytes=50_000_000, pinned=0.001, pageable=0.0057, pinning=0.012)
+PINNING = LoaderFacts(name="DataLoader", workers=2, batch_size=32, pinned=True)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,19 @@ def test_the_copy_ceiling_is_that_of_the_way_the_bytes_take() -> None:
     """From pageable memory here; without a copy there is none."""
     ceilings = reach(on_gpu(trace=COPYING, copied=MOVED)).ceilings
     assert ceilings["copy"] == pytest.approx(1 / MOVED.pageable)
-    assert "copy" not in reach(on_gpu()).ceilings
+    assert reach(on_gpu()).ceilings["copy"] is None
+
+
+def test_a_loader_that_pins_already_is_not_told_to_pin_or_to_stop() -> None:
+    """The batch is rebuilt on the host behind it: the cure is in words, and nothing tells what it gains."""
+    run = on_gpu(trace=COPYING, copied=MOVED, drawn=PINNING, compute=0.010, loader=0.002)
+    step = draw_up(reach(run), run, Budget(vram=Vram(), ram=Ram())).options[0].changes[0]
+    assert (step.cause, step.value, step.predicted) == ("pageable-copy", None, None)
+    assert not any("pin_memory=" in line for line in step.apply)
+    plain = replace(run, drawn=replace(PINNING, pinned=False))
+    step = draw_up(reach(plain), plain, Budget(vram=Vram(), ram=Ram())).options[0].changes[0]
+    assert (step.change, step.value) == ("pin_memory", True)
+    assert step.predicted is not None
 
 
 def test_a_pageable_copy_is_not_told_without_having_moved_the_bytes() -> None:
@@ -277,6 +292,7 @@ def test_the_ceiling_after_a_cure_within_computing_is_above_the_old_one() -> Non
     ("run", "cures"),
     [
         (on_gpu(trace=COPYING, copied=MOVED), ["pin_memory"]),
+        (on_gpu(trace=COPYING, copied=MOVED, drawn=PINNING), ["keep_pinned"]),
         (on_gpu(trace=traced(busy=0.003, host=0.0098, pinning=0.006, pinned_bytes=5e7)), ["pin_once"]),
         (on_gpu(others=replace(ALONE, bytes=2 * GIB, busy=0.97)), ["other_card"]),
         (on_gpu(process={"parameters": {"float64": 100}, "on_gpu": True}), ["dtype"]),

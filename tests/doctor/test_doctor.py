@@ -1,6 +1,7 @@
 """`stoker doctor` on real scripts, as a new user would: the verdict, the user's files, and wrong requests."""
 
 import json
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -111,12 +112,42 @@ def without_a_loader(tmp_path_factory: pytest.TempPathFactory) -> Examined:
     return Examined(found=found, before=before, after=tree(folder))
 
 
+def test_a_folder_of_the_user_s_beside_the_runs_is_shielded(tmp_path: Path) -> None:
+    """Also one that is called `doctor`, as Stoker's own is; no board and no empty folder is left in it."""
+    (tmp_path / "doctor").mkdir()
+    (tmp_path / "doctor/notes.txt").write_text("mine")
+    tail = (
+        "open('doctor/notes.txt', 'w').write('overwritten')\nopen('doctor/new.txt', 'w').write('x')\n"
+        "for step in range(100):\n    optimizer.zero_grad()\n"
+        "    net(torch.ones({batch}, 64)).mean().backward()\n    optimizer.step()\n"
+    )
+    script(tmp_path, item=0, forward=0.001, batch=8, workers=0, tail=tail)
+    found = told(tmp_path, "--runs", "runs", "--budget", "15", "--no-report", "train.py")
+    record = Path(found["record"])
+    assert (tmp_path / "doctor/notes.txt").read_text() == "mine"
+    assert {path.name for path in (tmp_path / "doctor").iterdir()} == {"notes.txt", record.name}
+    assert (record / "run.json").exists()
+
+
+def test_offline_nothing_is_sent_and_a_script_that_must_is_told_so(tmp_path: Path) -> None:
+    """A server of this machine is not reached either; the error says what to leave out."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        tail = f"import socket\nsocket.create_connection({server.getsockname()}).send(b'INSERT')\n"
+        script(tmp_path, item=0, forward=0, batch=8, workers=0, tail=tail)
+        done = doctor(tmp_path, "--offline", "--budget", "60", "train.py")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert done.returncode == 1, done.stdout
+    assert "leave out --offline" in done.stderr
+
+
 @pytest.mark.quiet
 def test_a_loop_without_a_loader_is_observed_and_nothing_more(without_a_loader: Examined) -> None:
     """There is nothing to replay or drain; that is said, and no cause rests on it."""
     found = without_a_loader.found
     assert found["verdict"]["cause"] in ("healthy", "compute-bound"), found
-    assert found["ceilings"] == {"compute": None, "loader": None}
+    assert found["ceilings"] == {"compute": None, "loader": None, "copy": None}
     assert "no DataLoader was drawn from" in found["notes"]
 
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 SCRIPT = """
 import json, sys
 import torch
@@ -46,6 +48,28 @@ def test_a_loop_without_workers_gets_some() -> None:
     told, _ = made({"num_workers": 1, "persistent_workers": True}, workers=0)
     assert [one[0] for one in told] == [2, 2, 1, 2]
     assert told[2] == [1, 16, 2, True]
+
+
+STREAM = """
+import json, sys
+from torch.utils.data import DataLoader, IterableDataset
+from stoker.doctor import overrides
+class Stream(IterableDataset):
+    def __iter__(self): return iter(range(6))
+overrides.put({"num_workers": int(sys.argv[1]), "prefetch_factor": 3}, workers=int(sys.argv[2]))
+loader = DataLoader(Stream(), 2, num_workers=int(sys.argv[2]))
+print(json.dumps([loader.num_workers, sum(len(batch) for batch in loader)]))
+"""
+
+
+@pytest.mark.parametrize(("wanted", "has", "gets"), [(4, 0, 0), (1, 0, 1), (4, 2, 2), (1, 2, 2)])
+def test_a_stream_gets_no_workers_that_would_read_it_again(wanted: int, has: int, gets: int) -> None:
+    """Each worker reads all of it, unless its author shares it out: one in place of none is all it gets."""
+    done = subprocess.run(
+        [sys.executable, "-c", STREAM, str(wanted), str(has)],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [gets, 6 * max(1, has)]
 
 
 def test_what_a_loader_without_workers_refuses_is_dropped() -> None:

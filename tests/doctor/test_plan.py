@@ -1,6 +1,7 @@
 """The plan: three options by what may change, impossible ones told, and nothing for a healthy run."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from rich.console import Console
 from stoker.doctor.budget import Budget, Ram, Vram
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Cure
+from stoker.doctor.model import workers_worth_trying
+from stoker.doctor.other_workers import try_workers
 from stoker.doctor.plan import KINDS, Plan, draw_up
 from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.doctor.verdict import reach
@@ -96,6 +99,49 @@ def test_no_worker_is_proposed_that_memory_has_no_room_for() -> None:
     plan = plan_for(slow(), none_more)
     assert all(step.change != "num_workers" for option in plan.options for step in option.changes)
     assert any("/dev/shm has room for 2" in note for note in plan.notes)
+
+
+def stream(workers: int, **more: Any) -> Evidence:
+    """A loop that waits for an IterableDataset."""
+    drawn = LoaderFacts(
+        name="DataLoader", workers=workers, batch_size=32, epochs=1, prefetch=2, iterable=True
+    )
+    return slow(drawn=drawn, loader_with=None, making={}, **more)
+
+
+def test_a_stream_gets_a_worker_and_no_second_one() -> None:
+    """Each would read all of it, unless its author shares it out; in place of none, one reads the same."""
+    alone = stream(0, loader=0.03)
+    plain = LoaderFacts(name="DataLoader", workers=0, batch_size=32)
+    assert workers_worth_trying(slow(drawn=plain, loader=0.03)) == 3
+    assert workers_worth_trying(alone) == 1
+    step = plan_for(alone).options[0].changes[0]
+    assert (step.change, step.value) == ("num_workers", 1)
+    assert "num_workers=1:" in reach(alone).named[0].cures[0].text
+    assert workers_worth_trying(stream(2)) is None
+
+
+def test_more_or_fewer_workers_are_not_proposed_for_a_stream() -> None:
+    """Also where others were tried, or memory is short; and it is said why."""
+    run = replace(stream(2), loader_with=(4, 0.01))
+    plain = reach(run)
+    assert plain.named[0].cause == "too-few-workers"
+    pressed = replace(plain, named=(replace(plain.named[0], cause="ram-pressure", share=None),))
+    for verdict in (plain, pressed):
+        plan = draw_up(verdict, run, ROOMY)
+        proposed = [step.change for option in plan.options for step in option.changes]
+        assert "num_workers" not in proposed, plan
+        assert any(note.startswith("num_workers: ") and "IterableDataset" in note for note in plan.notes), (
+            plan
+        )
+
+
+def test_it_is_said_that_a_stream_was_not_tried_with_other_workers(tmp_path: Path) -> None:
+    """As something that was not measured, with the reason; nothing is run."""
+    found = try_workers(lambda *_: pytest.fail("it was run"), tmp_path, "a", stream(2), 60.0, print)
+    assert "IterableDataset" in found["missing"]["workers"]
+    healthy = stream(2, shares={"wait": 0.0}, compute=0.04)
+    assert try_workers(lambda *_: pytest.fail("it was run"), tmp_path, "a", healthy, 60.0, print) == {}
 
 
 def test_memory_pressure_is_cured_by_fewer_workers() -> None:

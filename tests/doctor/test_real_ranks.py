@@ -135,7 +135,7 @@ def test_a_rank_that_is_killed_amid_the_diagnosis_is_told_of(tmp_path: Path) -> 
     done = doctor(tmp_path, "--nproc", "2", script.name)
     assert done.returncode == 1
     assert "rank 1: killed by signal 9 (SIGKILL)" in done.stderr
-    assert not list((tmp_path / ".stoker" / "doctor").glob("*.board"))
+    assert not list((tmp_path / ".stoker" / "doctor").rglob("*board"))
 
 
 @pytest.mark.quiet
@@ -151,7 +151,7 @@ def test_torchrun_gives_one_verdict_for_all_ranks(tmp_path: Path) -> None:
     assert "waiting for its loader" in told["verdict"]["why"][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".stoker", "train.py"]
     assert sorted(path.name for path in Path(told["record"]).glob("rank*")) == ["rank0", "rank1"]
-    assert not list((tmp_path / ".stoker" / "doctor").glob("*.board"))
+    assert not list((tmp_path / ".stoker" / "doctor").rglob("*board"))
 
 
 def test_nproc_and_a_launcher_are_one_too_many(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import StringIO
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from diagnoses import BEGAN, diagnosis, evidence, plan, record
 from markdown_it import MarkdownIt
+from rich.console import Console
 
 from stoker.doctor import command
 from stoker.doctor.evidence import LoaderFacts
@@ -19,6 +21,7 @@ from stoker.doctor.method import stretches
 from stoker.doctor.report import check_place, html_of, inline, markdown_of, write
 from stoker.doctor.report.pictures import over_time
 from stoker.doctor.report.series import MOST_COLUMNS, thin
+from stoker.doctor.words import show
 from stoker.errors import NotPermitted, UsageError
 from stoker.scratch import Message
 from stoker.watch import Step
@@ -142,6 +145,24 @@ def test_what_was_not_measured_is_not_zero(folder: Path) -> None:
     assert "Plan" not in page.text
 
 
+@pytest.mark.parametrize(
+    ("on_gpu", "why"), [(False, "nothing is computed on a GPU"), (None, "not measured in this diagnosis")]
+)
+def test_a_copy_that_was_not_measured_has_no_rate_anywhere(
+    folder: Path, on_gpu: bool | None, why: str
+) -> None:
+    """Its ceiling is there by name, with the reason; on the page, in Markdown and in a terminal."""
+    found = diagnosis(folder, evidence(missing={}, process={"on_gpu": on_gpu}))
+    assert found.to_json()["ceilings"]["copy"] is None
+    console = Console(width=200, record=True, file=StringIO())
+    show(found, console)
+    shown = console.export_text()
+    for text in (Page(html_of(found)).text, markdown_of(found), shown):
+        assert why in text
+    line = next(line for line in shown.splitlines() if line.startswith("copy alone"))
+    assert line.split()[:3] == ["copy", "alone", "n/a"]
+
+
 @pytest.mark.parametrize("cause", ["healthy", "compute-bound", "unknown"])
 def test_a_run_without_a_cause_is_told_plainly(folder: Path, cause: str) -> None:
     """A sentence for each of the three verdicts that name no cause."""
@@ -169,6 +190,31 @@ def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> Non
     for text in (Page(html_of(found)).text, markdown_of(found)):
         assert "n/a steps/s" in text
         assert not re.search(r"\b(inf|nan)\b", text)
+        assert "n/a of every" not in text
+        assert "The script died before a training step could be observed" in text
+    console = Console(width=200, record=True, file=StringIO())
+    show(found, console)
+    assert "n/a steps/s" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("offline", "said"),
+    [
+        (False, "Its network was not shielded: what it sent there"),
+        (True, "It was cut off the network: nothing that it sent has left this machine."),
+    ],
+)
+def test_what_of_the_network_has_lasted_is_said(folder: Path, offline: bool, said: str) -> None:
+    """On the page, in Markdown, in a terminal and in JSON: files are not all that a script writes."""
+    found = diagnosis(folder, offline=offline)
+    console = Console(width=300, record=True, file=StringIO())
+    show(found, console)
+    page, markdown = Page(html_of(found)).text, markdown_of(found)
+    for text in (page, markdown, console.export_text()):
+        assert said in " ".join(text.split())
+    assert "No file that it wrote has lasted." in page
+    assert "Nothing that it wrote" not in page + markdown
+    assert found.to_json()["offline"] is offline
 
 
 def test_a_run_of_days_makes_a_small_page(tmp_path: Path) -> None:

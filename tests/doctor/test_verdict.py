@@ -279,7 +279,8 @@ def test_two_causes_come_in_order_with_the_ceiling_after_each() -> None:
     verdict = reach(waiting(making=CPU, loader_with=(4, 0.0199), stalls=0.15, stall_every=5))
     assert [one.cause for one in verdict.named][:2] == ["cpu-transform", "loop-stall"]
     assert verdict.named[0].ceiling_after == pytest.approx(100.0)
-    assert verdict.ceilings == {"compute": pytest.approx(100.0), "loader": pytest.approx(50.0)}
+    known = {"compute": pytest.approx(100.0), "loader": pytest.approx(50.0)}
+    assert verdict.ceilings == {**known, "copy": None}
 
 
 def test_a_wait_that_held_batches_do_not_cure_is_not_the_loaders() -> None:
@@ -305,7 +306,7 @@ def test_the_json_has_what_others_rely_on() -> None:
     assert told["verdict"]["cause"] == "cpu-transform"
     assert 0 < told["verdict"]["share"] <= 1
     assert {"cause", "by"} == set(told["eliminated"][0])
-    assert set(told["ceilings"]) == {"compute", "loader"}
+    assert set(told["ceilings"]) == {"compute", "loader", "copy"}
 
 
 def test_workers_that_fill_the_cores_cost_what_held_batches_save() -> None:

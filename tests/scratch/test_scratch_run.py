@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from scratch_kit import HERE, marked, plan
+from scratch_kit import HERE, can_overlay, marked, plan
 
 from stoker.errors import ScriptNotFound, UsageError
 from stoker.scratch import Guards, Limits, Plan, run, start
@@ -196,13 +196,73 @@ def test_output_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "kept/stderr.txt").read_text() == ""
 
 
+def importing(folder: Path) -> dict[str, str]:
+    """That stand-ins are found there, and all else where it is found here."""
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(HERE), os.environ.get("PYTHONPATH", "")])}
+
+
+def mlflow_of_its_shape(folder: Path) -> None:
+    """MLflow as far as it is met here: the package, its client's module, and addresses they were given."""
+    (folder / "mlflow/tracking").mkdir(parents=True)
+    script(
+        folder / "mlflow",
+        """
+        from mlflow.tracking import seen, MlflowClient
+        def set_tracking_uri(uri): seen.append(uri)
+        def set_registry_uri(uri): seen.append(uri)
+        """,
+        "__init__.py",
+    )
+    script(folder / "mlflow/tracking", "from mlflow.tracking.client import seen, MlflowClient", "__init__.py")
+    script(
+        folder / "mlflow/tracking",
+        """
+        seen = []
+        class MlflowClient:
+            def __init__(self, tracking_uri=None, registry_uri=None):
+                seen.append([tracking_uri, registry_uri])
+        """,
+        "client.py",
+    )
+
+
+def test_a_client_of_mlflow_made_by_others_is_local_too(tmp_path: Path) -> None:
+    """Lightning's logger makes one with its own address: here from the client's module, and by a subclass."""
+    fakes = tmp_path / "fakes"
+    fakes.mkdir()
+    mlflow_of_its_shape(fakes)
+    path = script(
+        tmp_path,
+        """
+        import json
+        from mlflow.tracking import MlflowClient
+        class Own(MlflowClient): pass
+        MlflowClient(tracking_uri="http://tracking.example", registry_uri="databricks")
+        MlflowClient("https://tracking.example")
+        Own("https://tracking.example")
+        MlflowClient()
+        MlflowClient("file:///tmp/own", None)
+        import mlflow
+        assert mlflow.MlflowClient is MlflowClient
+        mlflow.set_registry_uri("https://models.example")
+        print(json.dumps(mlflow.seen))
+        """,
+    )
+    result = run(plan(path, env=importing(fakes)))
+    assert result.outcome == "done", result
+    local = "file:./mlruns"
+    assert json.loads(result.stdout_tail) == [
+        [local, local], [local, None], [local, None], [None, None], ["file:///tmp/own", None], local,
+    ]  # fmt: skip
+
+
 def test_loggers_are_kept_off_the_network(tmp_path: Path) -> None:
     """By environment, and by argument where the script insists."""
     fakes = tmp_path / "fakes"
     fakes.mkdir()
     script(fakes, "def init(**words): return words", "wandb.py")
     script(fakes, "def init_run(**words): return words", "neptune.py")
-    script(fakes, "seen = []\ndef set_tracking_uri(uri): seen.append(uri)", "mlflow.py")
+    mlflow_of_its_shape(fakes)
     script(
         fakes,
         "class Experiment: pass\nclass OfflineExperiment: pass\ndef start(**words): return words",
@@ -222,13 +282,23 @@ def test_loggers_are_kept_off_the_network(tmp_path: Path) -> None:
         ]))
         """,
     )
-    result = run(plan(path, env={"PYTHONPATH": f"{fakes}:{HERE}"}))
+    result = run(plan(path, env=importing(fakes)))
     assert result.outcome == "done", result
     assert json.loads(result.stdout_tail) == [
         {"mode": "offline", "project": "p"}, {"mode": "offline"}, {"online": False},
         "OfflineExperiment", ["file:./mlruns", "sqlite:///own.db"], "SourceFileLoader",
         "offline", "1",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(not can_overlay(), reason="no overlay here")
+def test_a_script_that_fails_offline_is_said_to_have_been_so(tmp_path: Path) -> None:
+    """With what to do; one that fails with a network is not."""
+    path = script(tmp_path, "raise OSError('no route to the database')")
+    told = [run(plan(path, offline=offline)).reason for offline in (True, False)]
+    assert told[0].startswith("exit code 1: OSError: no route to the database (it was offline")
+    assert "leave out --offline" in told[0]
+    assert "offline" not in told[1]
 
 
 def test_the_caller_can_end_a_run(tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ CONSEQUENCES = {
     "rate may stay, but batches differ more from each other, and a mean over tokens is to be weighed by them",
     "pad": "padded places must be masked in loss and attention; learning rate and schedule stay",
 }
+# Why the workers of a stream are left as many as they are.
+OF_STREAMS = (
+    "an IterableDataset decides itself what each worker reads: with others samples come twice or not at "
+    "all, unless it shares itself out (torch.utils.data.get_worker_info), and only its author knows"
+)
 _LINES = {
     "num_workers": "DataLoader(..., num_workers={value})",
     "prefetch_factor": "DataLoader(..., prefetch_factor={value})",

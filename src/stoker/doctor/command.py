@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -39,10 +39,12 @@ def diagnose(
     nproc: int | None = None,
     steps: int | None = None,
     asked: str | None = None,
+    offline: bool = False,
 ) -> None:
     """Diagnose a script or a record, print what was found, and write the report.
 
-    `steps` are those of the whole run, for its times; `asked` is whether something fits (`fits.parse`).
+    `steps` are those of the whole run, for its times; `asked` is whether something fits (`fits.parse`);
+    `offline` cuts the script off the network.
     """
     question = None if asked is None else fits.parse(asked)
     if as_json and markdown:
@@ -57,7 +59,8 @@ def diagnose(
     if ranks is None:
         return
     wish = _wish(question)
-    diagnosis = _of(words, module=module, runs=runs, budget=budget, ranks=ranks, wish=wish)
+    held = _Held(runs=runs, budget=budget, ranks=ranks, wish=wish, offline=offline)
+    diagnosis = _of(words, held, module=module)
     if steps is not None:
         diagnosis = diagnosis.planned(_home(runs), steps=steps)
     told_of = () if question is None or diagnosis.budget is None else fits.answer(question, diagnosis.budget)
@@ -146,28 +149,42 @@ def _wish(question: fits.Question | None) -> Wish:
     return Wish(is_asked=question.batch is not None or question.vram is not None, batch=question.batch)
 
 
-def _of(
-    words: list[str], *, module: bool, runs: Path | None, budget: float, ranks: int, wish: Wish
-) -> Diagnosis:
-    if not module and len(words) == 1 and is_record(words[0], runs):
-        return examine_record(Record.open(words[0], runs))
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """How a script is to be run aside."""
+
+    runs: Path | None
+    budget: float
+    ranks: int
+    wish: Wish
+    offline: bool
+
+
+def _of(words: list[str], held: _Held, *, module: bool) -> Diagnosis:
+    if not module and len(words) == 1 and is_record(words[0], held.runs):
+        if held.offline:
+            raise UsageError(f"--offline is for a script: {words[0]} is a record, and nothing is run")
+        return examine_record(Record.open(words[0], held.runs))
     if not module and words[0].endswith(".ipynb"):
-        return _of_notebook(words, runs=runs, budget=budget, ranks=ranks, wish=wish)
+        return _of_notebook(words, held)
     status = Console(stderr=True)
     command = ["-m", *words] if module else words
-    folder = _home(runs) / "doctor"
+    folder, budget, offline = _home(held.runs) / "doctor", held.budget, held.offline
     with status.status("looking at this machine") as told, writing("the diagnosis", folder):
-        if ranks > 1:
-            return examine_ranks(command, ranks=ranks, folder=folder, budget=budget, tell=told.update)
-        return examine(command, folder=folder, budget=budget, tell=told.update, wish=wish)
+        tell = told.update
+        if held.ranks > 1:
+            ranks = held.ranks
+            return examine_ranks(
+                command, ranks=ranks, folder=folder, budget=budget, tell=tell, offline=offline
+            )
+        return examine(command, folder=folder, budget=budget, tell=tell, wish=held.wish, offline=offline)
 
 
-def _of_notebook(words: list[str], *, runs: Path | None, budget: float, ranks: int, wish: Wish) -> Diagnosis:
+def _of_notebook(words: list[str], held: _Held) -> Diagnosis:
     """Its cells are diagnosed as a script, and are never called one."""
     with as_script(Path(words[0])) as script:
         try:
-            cells = [str(script), *words[1:]]
-            found = _of(cells, module=False, runs=runs, budget=budget, ranks=ranks, wish=wish)
+            found = _of([str(script), *words[1:]], held, module=False)
         except DiagnosisFailed as error:
             raise DiagnosisFailed(str(error).replace(str(script), words[0])) from error
     return replace(found, command=tuple(words))

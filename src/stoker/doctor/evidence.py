@@ -45,7 +45,7 @@ _FULL = 0.85
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
-    """The loader whose batches reach the steps."""
+    """The loader whose batches reach the steps. `iterable`: it draws from an IterableDataset, a stream."""
 
     name: str
     workers: int | None = None
@@ -55,6 +55,7 @@ class LoaderFacts:
     pinned: bool | None = None
     epochs: int = 0
     length: int | None = None
+    iterable: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +203,11 @@ class Evidence:
         if not self.samples or not self.making.get("batches"):
             return None
         return float(self.making.get("calls", {}).get(name, 0.0)) / (self.samples / self.batches)
+
+    @property
+    def streams(self) -> bool:
+        """Whether its loader draws from an IterableDataset, as far as that is known."""
+        return self.drawn is not None and bool(self.drawn.iterable)
 
     @property
     def on_gpu(self) -> bool | None:
@@ -422,6 +428,7 @@ def _drawn(loaders: Sequence[Mapping[str, Any]], *, fed: bool = True) -> tuple[i
         pinned=loader.get("pin_memory"),
         epochs=loader.get("epochs") or 0,
         length=loader.get("length"),
+        iterable=loader.get("iterable"),
     )
 
 

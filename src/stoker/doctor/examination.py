@@ -53,7 +53,8 @@ _FIRST_WITH_GPU = 0.85
 class Diagnosis:
     """A verdict, what it rests on, and what to do.
 
-    `command` is what was diagnosed; empty for a record alone.
+    `command` is what was diagnosed; empty for a record alone. `offline`: it was cut off the network; None
+    where nothing was run.
     """
 
     verdict: Verdict
@@ -66,6 +67,7 @@ class Diagnosis:
     method: tuple[Stretch, ...] = ()
     plan: Plan | None = None
     budget: Budget | None = None
+    offline: bool | None = None
 
     @property
     def rates(self) -> dict[str, float | None]:
@@ -104,6 +106,7 @@ class Diagnosis:
             "record": str(self.record),
             "seconds": self.seconds,
             "shield": self.shield,
+            "offline": self.offline,
             "notes": list(self.notes),
             "method": [{"name": one.name, "seconds": one.seconds, "note": one.note} for one in self.method],
         }
@@ -136,6 +139,7 @@ def examine(
     budget: float,
     tell: Callable[[str], None],
     wish: Wish | None = None,
+    offline: bool = False,
 ) -> Diagnosis:
     """Run the script aside, hold the experiments, and reach a verdict.
 
@@ -149,12 +153,13 @@ def examine(
     tell("observing the loop, then with held batches, then its loader alone")
     first = _FIRST_WITH_GPU if cards else _FIRST
     parts = Parts(device=True, observe_seconds=min(Parts.observe_seconds, budget * _OBSERVED))
-    result = _hold(command, folder, name, parts, max(LEAST_SECONDS, budget * first))
+    hold = partial(_hold, command, folder, offline=offline)
+    result = hold(name, parts, max(LEAST_SECONDS, budget * first))
     world = next((one.body["world"] for one in result.messages if one.kind == "ranks"), 1)
     if world > 1:
         own = folder / run_of_ranks(name)
         together, record = _read_ranks(command, result, own, world, host, {})
-        return _of_ranks(command, result, together, record, began)
+        return replace(_of_ranks(command, result, together, record, began), offline=offline)
     record = _record(folder / name, result, command)
     known: dict[str, Any] = {
         "ending": read_ending(result, _kills_since(host)),
@@ -164,7 +169,6 @@ def examine(
     evidence = read(record, result.messages, host, known)
     if evidence is None:
         raise DiagnosisFailed(_why_nothing(result, command))
-    hold = partial(_hold, command, folder)
     more: dict[str, Any] = {}
     for attempt in (try_one_thread, try_workers):
         more = _joined(more, attempt(hold, folder, name, evidence, _left(began + budget), tell))
@@ -185,11 +189,18 @@ def examine(
         notes=_notes(result),
         command=tuple(command),
         method=(*stretches(result.messages), *more.get("method", ()), *sizes),
+        offline=offline,
     ).planned(folder.parent)
 
 
 def examine_ranks(
-    command: Sequence[str], *, ranks: int, folder: Path, budget: float, tell: Callable[[str], None]
+    command: Sequence[str],
+    *,
+    ranks: int,
+    folder: Path,
+    budget: float,
+    tell: Callable[[str], None],
+    offline: bool = False,
 ) -> Diagnosis:
     """The same for a script with several ranks: the experiments are held on all of them at once."""
     began = time.monotonic()
@@ -197,14 +208,15 @@ def examine_ranks(
     name = new_name()
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"observing {ranks} ranks, then with held batches, then their loaders alone")
-    hold = partial(_hold, command, folder, ranks=ranks)
+    hold = partial(_hold, command, folder, ranks=ranks, offline=offline)
     parts = Parts(observe_seconds=min(Parts.observe_seconds, budget * _OBSERVED))
     result = hold(name, parts, max(LEAST_SECONDS, budget * _FIRST))
     evidence, record = _read_ranks(command, result, folder / name, ranks, host, {})
     more = try_workers(hold, folder, name, evidence, budget - (time.monotonic() - began), tell)
     if more:
         evidence, _ = _read_ranks(command, result, folder / name, ranks, host, more)
-    return _of_ranks(command, result, evidence, record, began, more.get("method", ()))
+    found = _of_ranks(command, result, evidence, record, began, more.get("method", ()))
+    return replace(found, offline=offline)
 
 
 def _read_ranks(
@@ -291,23 +303,34 @@ def _kills_since(host: Mapping[str, Any]) -> int | None:
 
 
 def _hold(
-    command: Sequence[str], folder: Path, name: str, parts: Parts, seconds: float, *, ranks: int = 1
+    command: Sequence[str],
+    folder: Path,
+    name: str,
+    parts: Parts,
+    seconds: float,
+    *,
+    ranks: int = 1,
+    offline: bool = False,
 ) -> Result:
+    own = tuple(folder / run for run in (name, run_of_ranks(name)))
     plan = ScratchPlan(
         command=tuple(command),
         hook=_HOOK,
         argument={**as_argument(folder, name, parts), "ranks": ranks},
         limits=Limits(seconds=seconds),
         guards=Guards(ram_headroom_bytes=_headroom()),
-        writable=(folder,),
+        writable=own,  # new ones: what else is beside them may be the user's
         ranks=ranks,
         env=variables(parts.threads),
+        offline=offline,
     )
     try:
         return _shown(run(plan))
     finally:
-        for own in (name, run_of_ranks(name)):
-            board_path(folder, own).unlink(missing_ok=True)
+        for place in own:
+            board_path(folder, place.name).unlink(missing_ok=True)
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
 
 
 def _shown(result: Result) -> Result:

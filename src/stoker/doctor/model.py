@@ -282,13 +282,13 @@ class _Loop:
 def workers_worth_trying(run: Evidence) -> int | None:
     """How many workers to try: twice as many; for a loop that makes its own batches as many as it needs.
 
-    None where the loop hardly waits, or nothing is known of its loader.
+    None where the loop hardly waits, or nothing is known of its loader. A stream gets one in place of none.
     """
     if run.drawn is None or run.drawn.workers is None or run.lost < ALARM or run.loader is None:
         return None
     if run.workers:
-        return 2 * run.workers
-    most = max(1, int(run.host.get("usable_cores") or 1))
+        return None if run.streams else 2 * run.workers
+    most = 1 if run.streams else max(1, int(run.host.get("usable_cores") or 1))
     # As many as make a batch in the time of a step, and not one more for a rounding.
     return max(1, min(ceil(0.9 * run.loader / run.compute), most)) if run.compute else 1
 
@@ -455,6 +455,10 @@ def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     return replace(loop, compute=max(0.0, loop.compute - (run.copied.pageable - run.copied.pinned)))
 
 
+def _untold(run: Evidence, loop: _Loop, change: Change) -> None:
+    """What is made elsewhere then, and costs what nothing has measured."""
+
+
 def _other(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     """By a replay with that switched; else by what its cause costs."""
     variants, name = run.variants or {}, _VARIANTS.get(change.change, change.change)
@@ -482,6 +486,7 @@ _EFFECTS: Mapping[str, Callable[[Evidence, _Loop, Change], _Loop | None]] = {
     "persistent_workers": _with_persistent,
     "batch_size": _with_batch,
     "pin_memory": _pinned,
+    "keep_pinned": _untold,
     "stage": _from_local_disk,
     "collate": _handed_over_cheaply,
     "gpu_transform": _made_on_the_device,

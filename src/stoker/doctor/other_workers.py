@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stoker.doctor.advice import OF_STREAMS
 from stoker.doctor.evidence import Evidence, read
+from stoker.doctor.finding import ALARM
 from stoker.doctor.method import Stretch
 from stoker.doctor.model import workers_worth_trying
 from stoker.doctor.trial import Parts
@@ -28,6 +30,8 @@ def try_workers(
 ) -> dict[str, Any]:
     """What the loop and its loader do with other workers, where that can still decide something."""
     workers = workers_worth_trying(found)
+    if workers is None and found.streams and found.workers and found.lost >= ALARM:
+        return {"missing": {"workers": OF_STREAMS}}
     if workers is None:
         return {}
     if seconds < LEAST_SECONDS:

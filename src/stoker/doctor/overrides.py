@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 # Arguments of a DataLoader that may be put over.
 OF_LOADER = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_size")
@@ -46,6 +46,9 @@ def put(settings: Mapping[str, Any], *, workers: int | None = None) -> None:
 def _that_go_together(wanted: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Those that this loader can take."""
     fitting = dict(wanted)
+    first = fitting.get("num_workers") == 1 and not given.get("num_workers", 0)
+    if isinstance(given.get("dataset"), IterableDataset) and not first:
+        fitting.pop("num_workers", None)  # each would read all of it, unless it shares itself out
     if not fitting.get("num_workers", given.get("num_workers", 0)):
         for name in _OF_WORKERS:
             given.pop(name, None)

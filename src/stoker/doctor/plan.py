@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal
 
-from stoker.doctor.advice import CONSEQUENCES, MIND, lines_for
+from stoker.doctor.advice import CONSEQUENCES, MIND, OF_STREAMS, lines_for
 from stoker.doctor.ahead import long_enough
 from stoker.doctor.budget import Budget
 from stoker.doctor.evidence import Evidence
@@ -204,14 +204,14 @@ def _propose(
 
 def _value_of(cure: Cure, cause: str, run: Evidence, budget: Budget) -> tuple[Any, str | None]:
     """The value of a setting, where it is one; or why it cannot be had."""
+    if cure.change == "num_workers" and run.streams:
+        return (None, f"num_workers: {OF_STREAMS}") if run.workers else (1, None)
     if cure.change == "num_workers":
         return _fewer_workers(run, budget) if cause in _OF_MEMORY else _workers_for(run, budget)
     if cure.change == "prefetch_factor":
         return (1, None) if cause in _OF_MEMORY else _queue_for(run, budget)
-    if cure.change == "persistent_workers":
+    if cure.change in ("persistent_workers", "pin_memory"):
         return True, None
-    if cure.change == "pin_memory":
-        return not (run.drawn is not None and run.drawn.pinned), None
     if cure.change in ("threads", "worker_threads"):
         return 1, None  # as it was tried
     if cure.change == "batch_size":

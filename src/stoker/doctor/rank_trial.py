@@ -144,4 +144,4 @@ class RankTrial(Trial):
 
 def board_path(runs: Path, run: str) -> Path:
     """Where the ranks of a run meet; removed by whoever started them."""
-    return runs / f"{run}.board"
+    return runs / run / "board"

@@ -43,6 +43,9 @@ def doctor(
         int | None, typer.Option(min=1, help="Ranks to start, as torchrun --nproc-per-node does.")
     ] = None,
     budget: Annotated[float, typer.Option(min=15, help="Seconds that a diagnosis may take.")] = 90.0,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Cut the script off the network while it is run aside.")
+    ] = False,
     runs: Annotated[
         Path | None, typer.Option(help="Where records are kept (default: .stoker/runs, or $STOKER_RUNS).")
     ] = None,
@@ -103,4 +106,5 @@ def doctor(
         report=report,
         no_report=no_report,
         nproc=nproc,
+        offline=offline,
     )

@@ -107,18 +107,18 @@ def reach(run: Evidence) -> Verdict:
         ceilings={
             "compute": None if run.compute is None else 1 / run.compute,
             "loader": None if run.loader is None else 1 / run.loader,
-            **_copy_ceiling(run),
+            "copy": _copy_ceiling(run),
         },
         rate=1 / run.step,
     )
 
 
-def _copy_ceiling(run: Evidence) -> dict[str, float]:
+def _copy_ceiling(run: Evidence) -> float | None:
     """Steps a second that the bus would allow, by the way that most of a step's bytes take now."""
     moved, trace = run.copied, run.trace
     if moved is None or trace is None:
-        return {}
-    return {"copy": 1 / (moved.pageable if trace.pageable_bytes > trace.pinned_bytes else moved.pinned)}
+        return None
+    return 1 / (moved.pageable if trace.pageable_bytes > trace.pinned_bytes else moved.pinned)
 
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:

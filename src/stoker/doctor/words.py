@@ -10,6 +10,7 @@ from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.doctor.rank_evidence import KEY
 from stoker.doctor.report.readings import ranks_beside
+from stoker.doctor.report.story import bars, network, now
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
 
@@ -35,12 +36,10 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column()
-    table.add_row("step", duration(run.step if run.steps else None), rate(verdict.rate, "step"))
-    for name, ceiling in verdict.ceilings.items():
-        text = run.missing.get({"compute": "replay", "loader": "drain"}[name], "") if ceiling is None else ""
-        table.add_row(
-            f"{name} alone", duration(None if ceiling is None else 1 / ceiling), text or rate(ceiling, "step")
-        )
+    table.add_row("step", duration(run.step if run.steps else None), rate(now(diagnosis), "step"))
+    for bar in bars(diagnosis)[1:]:
+        each = None if bar.rate is None else 1 / bar.rate
+        table.add_row(bar.name, duration(each), bar.why if bar.rate is None else rate(bar.rate, "step"))
     console.print(table)
     console.print()
     _show_ranks(run, console)
@@ -61,6 +60,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"ranks were not joined: {escape(run.missing[KEY])}", style="yellow", highlight=False)
     for note in diagnosis.notes:
         console.print(escape(note), style="yellow", highlight=False)
+    if diagnosis.offline is not None:
+        console.print(network(diagnosis.offline), style="dim", highlight=False)
     console.print(
         f"took {duration(diagnosis.seconds)}; record: {escape(str(diagnosis.record))}",
         highlight=False,

@@ -96,6 +96,8 @@ def _keep(attempt: Attempt, held: Held, status: _Status, supervisor: int) -> NoR
             namespaces.enter(
                 mounts=attempt.by == "overlay", processes=attempt.processes, offline=held.offline
             )
+        elif held.offline:
+            raise OSError("a network is cut off on Linux alone")
         if attempt.by == "landlock":
             landlock.check()
         if attempt.processes:

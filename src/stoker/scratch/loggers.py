@@ -5,6 +5,7 @@ take one are given ours. TensorBoard and CSV loggers write files, which the shie
 """
 
 import functools
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,9 @@ ENVIRONMENT = {
     "MLFLOW_TRACKING_URI": "file:./mlruns",
 }
 
+# Servers that MLflow has names for.
+_MLFLOW_SERVICES = ("databricks", "databricks-uc")
+
 
 def changes() -> dict[str, Callable[[ModuleType], None]]:
     """What is done to each logger's module when the script imports it."""
@@ -28,6 +32,7 @@ def changes() -> dict[str, Callable[[ModuleType], None]]:
         "neptune": _keep_neptune_offline,
         "comet_ml": _keep_comet_offline,
         "mlflow": _keep_mlflow_local,
+        "mlflow.tracking.client": _keep_mlflow_clients_local,
     }
 
 
@@ -61,14 +66,37 @@ def _keep_comet_offline(module: ModuleType) -> None:
 
 
 def _keep_mlflow_local(module: ModuleType) -> None:
-    own = getattr(module, "set_tracking_uri", None)
-    if own is None:
-        return
+    """Have addresses that the script sets be local ones."""
+    for name in ("set_tracking_uri", "set_registry_uri"):
+        if hasattr(module, name):
+            setattr(module, name, _with_local_addresses(getattr(module, name)))
+
+
+def _keep_mlflow_clients_local(module: ModuleType) -> None:
+    """The same for clients, which take addresses of their own: Lightning's logger makes one so.
+
+    The class itself is changed, whatever name it is had by. Tried against a stand-in of MLflow's shape.
+    """
+    kind = getattr(module, "MlflowClient", None)
+    if kind is not None:
+        kind.__init__ = _with_local_addresses(kind.__init__)
+
+
+def _with_local_addresses(own: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, with a local store for each server among its arguments."""
 
     @functools.wraps(own)
-    def set_tracking_uri(uri: Any, *args: Any, **kwargs: Any) -> Any:
-        remote = "://" in str(uri) and not str(uri).startswith(("file:", "sqlite:"))
-        remote = remote or str(uri) == "databricks"
-        return own(ENVIRONMENT["MLFLOW_TRACKING_URI"] if remote else uri, *args, **kwargs)
+    def local(*args: Any, **kwargs: Any) -> Any:
+        given = {name: _local(value) for name, value in kwargs.items()}
+        return own(*(_local(value) for value in args), **given)
 
-    module.set_tracking_uri = set_tracking_uri  # type: ignore[attr-defined]
+    return local
+
+
+def _local(value: Any) -> Any:
+    """A local store, where it is the address of a server; as it is, where it is anything else."""
+    if not isinstance(value, str | os.PathLike):
+        return value
+    uri = os.fspath(value)
+    remote = "://" in uri and not uri.startswith(("file:", "sqlite:"))
+    return ENVIRONMENT["MLFLOW_TRACKING_URI"] if remote or uri in _MLFLOW_SERVICES else value

@@ -27,6 +27,7 @@ class Ending:
     oom_killed: bool = False
     steps: int | None = None
     steps_limit: int | None = None
+    offline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,9 @@ class Verdict:
 
 # What gloo, NCCL and the store say to the ranks that are left when one is gone.
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "remote process exited", "TCPStore")
+
+
+_NO_NETWORK = "it was offline, with a loopback of its own: if it needs a network, leave out --offline"
 
 
 def first_to_fail(exits: Mapping[int, int], errors: Mapping[int, str]) -> int | None:
@@ -69,7 +73,16 @@ def _aborted(status: int) -> bool:
 
 
 def decide(ending: Ending) -> Verdict:
-    """Say what an ending means."""
+    """Say what an ending means; where it may be for want of a network, that there was none."""
+    verdict = _decide(ending)
+    late = verdict.outcome == "timed-out" and ending.uncaught is not None
+    failed = late or verdict.outcome in ("failed", "crashed")
+    if not ending.offline or not failed or ending.refused is not None:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason} ({_NO_NETWORK})")
+
+
+def _decide(ending: Ending) -> Verdict:
     if ending.refused is not None:
         return Verdict(outcome="failed", reason=ending.refused)
     if ending.ended:

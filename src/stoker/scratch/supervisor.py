@@ -91,6 +91,7 @@ class Supervisor:
                 oom_killed=guards.oom_kills() > oom_before,
                 steps=self._steps,
                 steps_limit=self._plan.limits.steps,
+                offline=self._plan.offline,
             )
         )
         self._finish(
@@ -132,7 +133,8 @@ class Supervisor:
             reasons.append(f"{attempt.by}{' with processes' if attempt.processes else ''}: {word['refused']}")
             os.close(self._status)
             tree.end_all()
-        return f"no way to hold the run works here: {'; '.join(reasons) or 'this platform has none'}"
+        what = "run off the network (leave out --offline)" if self._plan.offline else "run"
+        return f"no way to hold the {what} works here: {'; '.join(reasons) or 'this platform has none'}"
 
     def _held(self, attempt: keeper.Attempt) -> keeper.Held:
         env = {**os.environ, **loggers.ENVIRONMENT}

@@ -76,7 +76,7 @@ class Plan:
     `writable` are folders written for real, `direct` folders read past the overlay (full speed,
     writes refused), `output` the folder that keeps stdout.txt and stderr.txt. `ranks` is how many
     processes of the script run side by side, with the variables of torchrun; a hook is called in each, and
-    whichever calls `child.end` first ends them all.
+    whichever calls `child.end` first ends them all. `offline` leaves them a loopback of their own alone.
     """
 
     command: tuple[str, ...]

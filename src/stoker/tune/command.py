@@ -44,6 +44,7 @@ def tune(
     resume: Path | None = None,
     dry_run: bool = False,
     ranks: int = 1,
+    offline: bool = False,
     as_json: bool = False,
 ) -> None:
     """Find settings for a script, write them, and print what was tried."""
@@ -52,14 +53,21 @@ def tune(
     kinds = kinds_of(strict, allow)
     command = ["-m", *words] if module else words
     if dry_run:
-        _plan(command, budget=budget, kinds=kinds, finds="all", ranks=ranks, as_json=as_json)
+        _plan(command, "all", budget=budget, kinds=kinds, ranks=ranks, offline=offline, as_json=as_json)
         return
     settings = Path("stoker.toml") if out is None else out
     settings_file.check(settings)  # before the search: what it finds is to have a place
     home = default_root().absolute().parent
     with Console(stderr=True).status("diagnosing the script as it is") as status, writing("the search", home):
         found = find(
-            command, home=home, budget=budget, kinds=kinds, resume=resume, ranks=ranks, tell=status.update
+            command,
+            home=home,
+            budget=budget,
+            kinds=kinds,
+            resume=resume,
+            ranks=ranks,
+            offline=offline,
+            tell=status.update,
         )
     _tell(found, settings if found.tuned.settings else None, as_json)
 
@@ -71,6 +79,7 @@ def tune_workers(
     budget: float = DEFAULT_BUDGET,
     dry_run: bool = False,
     ranks: int = 1,
+    offline: bool = False,
     as_json: bool = False,
 ) -> None:
     """Find workers and prefetch for a script alone, and print them; no settings are written."""
@@ -79,22 +88,36 @@ def tune_workers(
     command = ["-m", *words] if module else words
     if dry_run:
         kinds = kinds_of(strict=False, allow=())
-        _plan(command, budget=budget, kinds=kinds, finds="workers", ranks=ranks, as_json=as_json)
+        _plan(command, "workers", budget=budget, kinds=kinds, ranks=ranks, offline=offline, as_json=as_json)
         return
     home = default_root().absolute().parent
     with Console(stderr=True).status("diagnosing the script as it is") as status, writing("the search", home):
-        found = find_workers(command, budget=budget, ranks=ranks, tell=status.update)
+        found = find_workers(command, budget=budget, ranks=ranks, offline=offline, tell=status.update)
     _tell(found, None, as_json)
 
 
 def _plan(
-    command: Sequence[str], *, budget: float, kinds: frozenset[Kind], finds: Finds, ranks: int, as_json: bool
+    command: Sequence[str],
+    finds: Finds,
+    *,
+    budget: float,
+    kinds: frozenset[Kind],
+    ranks: int,
+    offline: bool,
+    as_json: bool,
 ) -> None:
     """Diagnose, and print what would be tried."""
     home = default_root().absolute().parent
     with Console(stderr=True).status("diagnosing the script as it is") as status, writing("the search", home):
         told, search = begin(
-            command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=status.update
+            command,
+            home=home,
+            budget=budget,
+            kinds=kinds,
+            finds=finds,
+            ranks=ranks,
+            offline=offline,
+            tell=status.update,
         )
     if as_json:
         json.dump(plan_as_json(search, told), sys.stdout)
@@ -109,7 +132,12 @@ def _tell(found: Found, settings: Path | None, as_json: bool) -> None:
     report, unreported = _report(found, out)
     why = unwritten or unreported
     if as_json:
-        told = {**settings_file.as_json(found.tuned), "report": None if report is None else str(report)}
+        told = {
+            **settings_file.as_json(found.tuned),
+            "shield": found.diagnosis.shield,
+            "offline": found.diagnosis.offline,
+            "report": None if report is None else str(report),
+        }
         json.dump(told, sys.stdout)
         sys.stdout.write("\n")
     else:

@@ -67,14 +67,17 @@ def begin(
     kinds: frozenset[Kind],
     finds: Finds = "all",
     ranks: int = 1,
+    offline: bool = False,
     tell: Callable[[str], None],
 ) -> tuple[Diagnosis, Search]:
     """Diagnose a script, and say what is to be searched for; `home` is the `.stoker` that is written to."""
     seconds = max(budget * _DIAGNOSIS, min(_DIAGNOSIS_SECONDS, budget * _DIAGNOSIS_MOST))
     if ranks > 1:
-        told = examine_ranks(command, ranks=ranks, folder=home / "doctor", budget=seconds, tell=tell)
+        told = examine_ranks(
+            command, ranks=ranks, folder=home / "doctor", budget=seconds, tell=tell, offline=offline
+        )
     else:
-        told = examine(command, folder=home / "doctor", budget=seconds, tell=tell)
+        told = examine(command, folder=home / "doctor", budget=seconds, tell=tell, offline=offline)
         refuse_spawned(1 if told.evidence.together is None else len(told.evidence.together.met.ranks))
     errors = calibration.errors_of(calibration.read_scores(home / calibration.NAME))
     search = Search(
@@ -92,11 +95,13 @@ def find(
     finds: Finds = "all",
     resume: Path | None = None,
     ranks: int = 1,
+    offline: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Found:
     """Hold a whole search. Its folder is a new one in `home`, or the one to resume.
 
-    Of several `ranks` every trial is a group of them, begun and ended together.
+    Of several `ranks` every trial is a group of them, begun and ended together. `offline` cuts every run of
+    the script off the network.
     """
     began = time.monotonic()
     about = {
@@ -111,7 +116,14 @@ def find(
     with ExitStack() as held:
         resumed = None if resume is None else held.enter_context(Ledger.resume(resume, about))
         told, search = begin(
-            command, home=home, budget=budget, kinds=kinds, finds=finds, ranks=ranks, tell=tell
+            command,
+            home=home,
+            budget=budget,
+            kinds=kinds,
+            finds=finds,
+            ranks=ranks,
+            offline=offline,
+            tell=tell,
         )
         ledger = resumed or held.enter_context(
             Ledger.begin(
@@ -129,8 +141,8 @@ def find(
         tuned = Tuner(
             search=search,
             ledger=ledger,
-            hold=_hold(command, trial_of(told) if is_first else None, ranks),
-            probe=_probe(command, began + budget, ranks),
+            hold=_hold(command, trial_of(told) if is_first else None, ranks, offline),
+            probe=_probe(command, began + budget, ranks, offline),
             deadline=began + budget,
             ceiling=ceiling_of(told),
             tell=tell,
@@ -171,7 +183,7 @@ def ceiling_of(told: Diagnosis) -> float | None:
 
 
 def _hold(
-    command: Sequence[str], observed: Trial | None, ranks: int
+    command: Sequence[str], observed: Trial | None, ranks: int, offline: bool = False
 ) -> Callable[[Mapping[str, Any], Path, float], Trial]:
     """Trials of a script; the first one as it is may be `observed` already."""
     known = [] if observed is None else [observed]
@@ -193,6 +205,7 @@ def _hold(
             start=start,
             guards=Guards(),
             ranks=ranks,
+            offline=offline,
         )
         if not settings and trial.first is not None:
             starts.append(trial.first)
@@ -206,9 +219,11 @@ def _digest(script: Path) -> str | None:
     return hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
 
 
-def _probe(command: Sequence[str], deadline: float, ranks: int) -> TakeProbe:
+def _probe(command: Sequence[str], deadline: float, ranks: int, offline: bool = False) -> TakeProbe:
     def probed(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         left = max(0.0, deadline - time.monotonic()) + _LEAST_SECONDS
-        return take(command, settings, seed=seed, most=left, dropout=dropout, ranks=ranks)
+        return take(
+            command, settings, seed=seed, most=left, dropout=dropout, ranks=ranks, offline=offline
+        )
 
     return probed

@@ -34,8 +34,9 @@ def find_lr(
     high: float = HIGH,
     steps: int = STEPS,
     seconds: float = 300.0,
+    offline: bool = False,
 ) -> Curve:
-    """Sweep the rate in a script's own loop, aside: nothing that it does lasts."""
+    """Sweep the rate in a script's own loop, aside: no file of its lasts; `offline`, nothing it sends."""
     sweep = Sweep(low=low, high=high, steps=steps)
     result = run(
         ScratchPlan(
@@ -43,6 +44,7 @@ def find_lr(
             hook=_HOOK,
             argument=as_argument(sweep),
             limits=Limits(seconds=seconds),
+            offline=offline,
         )
     )
     points = [message.body for message in result.messages if message.kind == "point"]

@@ -18,6 +18,7 @@ def sweep(
     within: str | None = None,
     steps: int | None = None,
     budget: float = 300.0,
+    offline: bool = False,
     as_json: bool = False,
 ) -> None:
     """Sweep, and print what was found."""
@@ -31,6 +32,7 @@ def sweep(
             high=high,
             steps=STEPS if steps is None else steps,
             seconds=budget,
+            offline=offline,
         )
     if as_json:
         json.dump(curve.to_json(), sys.stdout)

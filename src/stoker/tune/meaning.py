@@ -73,6 +73,7 @@ def take(
     most: float = 60.0,
     dropout: bool = True,
     ranks: int = 1,
+    offline: bool = False,
 ) -> Probe:
     """Run a script's first steps aside, seeded; without dropout, which parts of a batch draw otherwise.
 
@@ -85,6 +86,7 @@ def take(
             argument=as_argument(settings, seed=seed, steps=steps, dropout=dropout, ranks=ranks),
             limits=Limits(seconds=most, idle_seconds=min(IDLE_SECONDS, most), start_seconds=most),
             ranks=ranks,
+            offline=offline,
         )
     )
     told = {message.rank: message.body for message in result.messages if message.kind == "probe"}

@@ -72,6 +72,7 @@ def find_micro_batch(
     ranks: int = 1,
     seconds: float = 4.0,
     allow_optimization: bool = False,
+    offline: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> MicroBatch:
     """Find it for a script: `find_micro_batch(["train.py", "--lr", "0.1"])`.
@@ -82,19 +83,20 @@ def find_micro_batch(
     """
     deadline = time.monotonic() + budget
     limits = guards or Guards(vram_fraction=_VRAM)
+    aside = partial(hold, ranks=ranks, offline=offline)
     with tempfile.TemporaryDirectory(prefix="stoker-") as home:
 
         def held(size: int) -> MicroTrial:
             tell(f"micro-batch of {size}" if size < _WHOLE else "the batch as it is")
             most = max(20.0, deadline - time.monotonic())
             folder = Path(home) / str(size)
-            return hold(command, size, folder=folder, seconds=seconds, most=most, guards=limits, ranks=ranks)
+            return aside(command, size, folder=folder, seconds=seconds, most=most, guards=limits)
 
         def checked(size: int, beside: int | None) -> Meaning:
             tell(f"micro-batch of {size}: what it means")
             plain = {} if beside is None else {"micro_batch": beside}
             # Parts draw what is dropped otherwise, and no worse: all the rest must be the same.
-            of = partial(take, command, steps=_PROBED_UPDATES, dropout=False, ranks=ranks)
+            of = partial(take, command, steps=_PROBED_UPDATES, dropout=False, ranks=ranks, offline=offline)
             before = [of(plain) for _ in range(2)]
             changed = of({"micro_batch": size})
             kind: Kind = "optimization" if allow_optimization else "numerics"

@@ -21,6 +21,7 @@ def find(
     budget: float = 300.0,
     allow: Sequence[str] = (),
     ranks: int = 1,
+    offline: bool = False,
     as_json: bool = False,
 ) -> None:
     """Find it and print it."""
@@ -34,6 +35,7 @@ def find(
             budget=budget,
             ranks=ranks,
             allow_optimization="optimization" in kinds,
+            offline=offline,
             tell=status.update,
         )
     if as_json:

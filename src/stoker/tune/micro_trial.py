@@ -68,6 +68,7 @@ def hold(
     most: float = 120.0,
     guards: Guards | None = None,
     ranks: int = 1,
+    offline: bool = False,
 ) -> MicroTrial:
     """Hold a trial: for so many seconds after its first updates; ended at `most`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +81,7 @@ def hold(
             guards=guards or Guards(),
             output=folder,
             ranks=ranks,
+            offline=offline,
         )
     )
     return read(size, result, ranks)

@@ -155,9 +155,9 @@ def _method(found: Found) -> Html:
         tag("p", f"It began with a diagnosis: {story.sentence(found.diagnosis)} ",
             tag("span", verdict.cause, class_="tag")),
         tag("ul", [tag("li", note) for note in found.diagnosis.notes]) if found.diagnosis.notes else None,
-        tag("p", "Each run was the script's own loop in a process of its own, of which nothing lasts; its "
-            "first steps do not count. A change is kept where the 90% interval of its ratio lies above 1.02 "
-            "and a probe of the first steps shows that it means what it says."),
+        tag("p", "Each run was the script's own loop in a process of its own; its first steps do not count. "
+            f"{story.shield(found.diagnosis)} A change is kept where the 90% interval of its ratio lies "
+            "above 1.02 and a probe of the first steps shows that it means what it says."),
         tag("p", "The trials: ", tag("code", str(found.folder)), ". The diagnosis: ",
             tag("code", str(found.diagnosis.record))),
     )  # fmt: skip

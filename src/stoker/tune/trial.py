@@ -79,6 +79,7 @@ def hold(
     start: float | None = None,
     guards: Guards | None = None,
     ranks: int = 1,
+    offline: bool = False,
 ) -> Trial:
     """Hold a trial in a folder of its own: for so many seconds after its first steps; ended at `most`.
 
@@ -101,6 +102,7 @@ def hold(
             writable=(folder,),
             output=folder,
             ranks=ranks,
+            offline=offline,
         )
     )
     return read(settings, result, folder / "record", ranks)

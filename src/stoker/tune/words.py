@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stoker.doctor.examination import Diagnosis
+from stoker.doctor.report.story import network
 from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
 from stoker.tune.search import Candidate, Search
@@ -38,6 +39,8 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
     console.print(f"stopped: {escape(tuned.stopped)}; {tuned.runs} runs", highlight=False)
     for note in found.diagnosis.notes:
         console.print(f"the diagnosis: {escape(note)}", style="dim", highlight=False)
+    if found.diagnosis.offline is not None:
+        console.print(network(found.diagnosis.offline), style="dim", highlight=False)
     if out is not None:
         how = use(str(out), command, found.ranks)
         console.print(

@@ -17,13 +17,14 @@ def find_workers(
     budget: float = DEFAULT_BUDGET,
     home: Path | None = None,
     ranks: int = 1,
+    offline: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Found:
     """Find them for a script: `find_workers(["train.py", "--lr", "0.1"]).tuned.settings`.
 
     The settings are empty where the script's own are not beaten; `tuned.not_tried` says what was not tried,
     and why. Trials are kept under `home`, the `.stoker` of this folder unless told otherwise. Workers are
-    those of each of the `ranks`.
+    those of each of the `ranks`. `offline` cuts the script off the network.
     """
     place = default_root().absolute().parent if home is None else home
-    return find(command, home=place, budget=budget, finds="workers", ranks=ranks, tell=tell)
+    return find(command, home=place, budget=budget, finds="workers", ranks=ranks, offline=offline, tell=tell)

@@ -7,6 +7,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 
 @dataclass(slots=True, eq=False)
 class KnownLoader:
@@ -68,4 +70,5 @@ def _settings_of(source: Any) -> dict[str, Any]:
     settings["in_order"] = getattr(source, "in_order", None)
     settings["start_method"] = start
     settings["dataset"] = type(source.dataset).__qualname__
+    settings["iterable"] = isinstance(source.dataset, IterableDataset)
     return settings

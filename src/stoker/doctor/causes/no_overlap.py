@@ -9,6 +9,11 @@ from stoker.watch.words import duration, percent
 
 ID = "no-overlap"
 _WORKERS = Cure(change="num_workers", text="num_workers=1 or more: a batch is made while the last one trains")
+_ONE_WORKER = Cure(
+    change="num_workers",
+    text="num_workers=1: a batch is made while the last one trains; each of several workers would read the "
+    "whole stream, unless it shares itself out",
+)
 _LOADER = Cure(
     change="loader",
     text="make them in a worker: an IterableDataset around the generator, DataLoader(..., batch_size=None, "
@@ -34,12 +39,13 @@ def judge(run: Evidence) -> Judgement:
         return _by_queue(run)
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
+    cures = (_ONE_WORKER if run.streams else _WORKERS,)
     if run.loader is None or run.compute is None:
         return Found(
             share=run.lost,
             certainty=0.5,
             evidence=("num_workers=0: the loop makes its own batches",),
-            cures=(_WORKERS,),
+            cures=cures,
         )
     after = max(run.loader, run.compute)
     told = (
@@ -51,7 +57,7 @@ def judge(run: Evidence) -> Judgement:
         share=max(0.0, min(run.lost, 1 - after / run.step)) if mostly else run.lost,
         certainty=0.9 if mostly else 0.5,
         evidence=(told,),
-        cures=(_WORKERS,),
+        cures=cures,
     )
 
 

@@ -16,6 +16,11 @@ CURES = (
         change="pin_once",
         text="where a step pins memory itself: pin buffers once and fill them, or leave it to the loader",
     ),
+    Cure(
+        change="keep_pinned",
+        text="the loader pins, and what is copied was made after it: make it in the dataset or collate_fn, "
+        "or on the device, and .to(device, non_blocking=True) what the loader hands out",
+    ),
 )
 _LEAST_BYTES = 1 << 16
 
@@ -37,7 +42,7 @@ def judge(run: Evidence) -> Judgement:
                 f"the loop pins memory in every step, {percent(pinning)} of it: that hurts",
                 *_ways(run),
             ),
-            cures=CURES[1:],
+            cures=CURES[1:2],
         )
     total = trace.pageable_bytes + trace.pinned_bytes
     if total < _LEAST_BYTES:
@@ -57,7 +62,9 @@ def judge(run: Evidence) -> Judgement:
     told = f"a step moves {size(round(trace.pageable_bytes))} to the device from memory that is not pinned"
     if share < ALARM:
         return RuledOut(by=f"{told}, and pinning would save {percent(share)} of it")
-    return Found(share=share, certainty=0.9, computes=True, evidence=(told, *_ways(run)), cures=CURES[:1])
+    pins = run.drawn is not None and run.drawn.pinned
+    cures = CURES[2:] if pins else CURES[:1]
+    return Found(share=share, certainty=0.9, computes=True, evidence=(told, *_ways(run)), cures=cures)
 
 
 def _ways(run: Evidence) -> tuple[str, ...]:

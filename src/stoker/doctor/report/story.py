@@ -78,6 +78,11 @@ def sentence(diagnosis: Diagnosis) -> str:
         return "Nothing that was looked for holds this training up."
     if verdict.cause == COMPUTE_BOUND:
         return "The data keeps up: this training is as fast as its model computes on these cores."
+    if verdict.cause == UNKNOWN and verdict.share is None:
+        return (
+            "The script died before a training step could be observed, "
+            "and nothing that was measured says why."
+        )
     if verdict.cause == UNKNOWN:
         return (
             f"{percent(verdict.share)} of every training step is lost waiting for data, "
@@ -167,6 +172,8 @@ def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
         why = CEILING_MEANINGS.get(name, "if nothing else cost anything")
         if ceiling is None:
             why = missing.get(_BY.get(name, name)) or "not measured in this diagnosis"
+            if name == "copy" and diagnosis.evidence.on_gpu is False:
+                why = "nothing is computed on a GPU"
         found.append(Bar(name=f"{name} alone", rate=ceiling, why=why))
     return tuple(found)
 
@@ -306,14 +313,29 @@ def how_held(diagnosis: Diagnosis) -> str:
             f"From a record alone, over {steps} steps: nothing was tried, so that less can be told. "
             f"Reading it took {duration(diagnosis.seconds)}."
         )
-    shield = {
-        "full": "Nothing that it wrote has lasted.",
-        "partial": "Its files were shielded in part only; see the notes.",
-    }.get(diagnosis.shield or "", "How its files were shielded is not known.")
     return (
         f"The script was run aside, unchanged, and what its loader hands out was changed; "
-        f"shares and rate are from {steps} steps of the loop as it is. {shield} "
+        f"shares and rate are from {steps} steps of the loop as it is. {shield(diagnosis)} "
         f"The whole diagnosis took {duration(diagnosis.seconds)}."
+    )
+
+
+def shield(diagnosis: Diagnosis) -> str:
+    """What of a script that was run aside has not lasted, and what has."""
+    files = {
+        "full": "No file that it wrote has lasted.",
+        "partial": "Its files were shielded in part only; see the notes.",
+    }.get(diagnosis.shield or "", "How its files were shielded is not known.")
+    return files if diagnosis.offline is None else f"{files} {network(diagnosis.offline)}"
+
+
+def network(offline: bool) -> str:
+    """What of the network the script had, and so what of it may have lasted."""
+    if offline:
+        return "It was cut off the network: nothing that it sent has left this machine."
+    return (
+        "Its network was not shielded: what it sent there (rows of a database, uploads, pushes to a hub) has "
+        "lasted, hosted loggers apart; --offline cuts it off."
     )
 
 
