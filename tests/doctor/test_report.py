@@ -162,6 +162,15 @@ def test_a_run_without_a_cause_is_told_plainly(folder: Path, cause: str) -> None
     assert told[cause] in markdown_of(found)
 
 
+@pytest.mark.parametrize("cores", [7.9, 1.0])
+def test_a_run_without_a_loader_is_not_told_that_its_data_keeps_up(folder: Path, cores: float) -> None:
+    """Nobody saw whether it waits for data."""
+    run = evidence(shares={"wait": None}, compute=None, loader=None, drawn=None, making={}, cores=cores)
+    for text in (Page(html_of(diagnosis(folder, run))).text, markdown_of(diagnosis(folder, run))):
+        assert "keeps up" not in text
+        assert "waiting for data was not measured" in text
+
+
 def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
     """Its step took for ever: no figure is made of that."""
     run = evidence(step=inf, steps=0, compute=None, loader=None, loader_with=None, shares={"wait": None})

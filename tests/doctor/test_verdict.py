@@ -331,3 +331,29 @@ def test_a_stall_costs_no_more_than_the_loader_leaves() -> None:
         judged = loop_stall.judge(run)
         assert isinstance(judged, Found)
         assert judged.share == pytest.approx(share)
+
+
+def unseen(**more: Any) -> Evidence:
+    """A loop that no loader feeds, as of reinforcement learning: whether it waits is not known."""
+    shares = {"wait": None, "forward": 0.3, "backward": 0.3, "update": 0.1, "other": 0.3}
+    return waiting(shares=shares, compute=None, loader=None, drawn=None, making={}, **more)
+
+
+def test_waiting_that_was_not_measured_is_no_evidence() -> None:
+    """It is told as such, never as 0%; what the cores do is then less sure, and so is that nothing is wrong."""
+    for run, cause, most in ((unseen(cores=7.5), "compute-bound", 0.5), (unseen(cores=1.0), "healthy", 0.4)):
+        verdict = reach(run)
+        assert verdict.cause == cause
+        assert verdict.certainty <= most
+        assert verdict.why[0] == "no loader was seen: waiting for data was not measured"
+        assert "0%" not in " ".join(verdict.why)
+
+
+def test_a_mask_or_a_quota_is_not_ruled_out_by_waiting_that_was_not_measured() -> None:
+    """Few of the cores that it may use are at work; whether something waits for them nobody saw."""
+    masked = unseen(cores=1.1, process={"affinity": 4})
+    held = unseen(cores=1.1, throttled=0.12, host={**HOST, "quota_cores": 4.0})
+    for run, cause in ((masked, "cpu-affinity"), (held, "cpu-quota")):
+        verdict = reach(run)
+        assert cause in verdict.untold
+        assert cause not in verdict.eliminated

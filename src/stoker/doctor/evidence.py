@@ -145,6 +145,11 @@ class Evidence:
         return share * self.step if share else 0.0
 
     @property
+    def waits_known(self) -> bool:
+        """Whether waiting for data was measured: not where no loader was seen."""
+        return self.shares.get("wait") is not None
+
+    @property
     def starting(self) -> float:
         """The share of a step that starting workers costs: up to an epoch's first batch, less its making."""
         if self.drawn is not None and self.drawn.persistent:
@@ -153,7 +158,7 @@ class Evidence:
 
     @property
     def lost(self) -> float:
-        """The share of a step that is lost to waiting for data, workers starting up apart.
+        """The share of a step that is lost to waiting for data, workers starting up apart; 0 if not measured.
 
         No more than what held batches would save; and all of that where the cores are full, since what the
         loop itself does takes longer beside its workers; not where their start or their threads fill them.

@@ -11,6 +11,10 @@ from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
 
 # Of a step, from which on the device is what it takes.
 _BUSY = 0.85
+# How sure a verdict without an alarm is where waiting was not measured: by cores that may be at work on the
+# model as well as on its data; and by nothing but what was looked for and not found.
+_CORES_ALONE, _BY_NO_WAIT = 0.5, 0.4
+NOT_MEASURED = "no loader was seen: waiting for data was not measured"
 HEALTHY, COMPUTE_BOUND, UNKNOWN = "healthy", "compute-bound", "unknown"
 
 
@@ -159,7 +163,7 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             0.0,
             ("the loop waits for data, and nothing that was measured says why", _to_measure_next(run)),
         )
-    waiting = f"waiting for data is {run.lost:.0%} of the step"
+    waiting = f"waiting for data is {run.lost:.0%} of the step" if run.waits_known else NOT_MEASURED
     waited = run.shares.get("wait") or 0.0
     if run.compute is not None:  # no more than held batches would save
         waited = min(waited, 1 - run.compute / run.step)
@@ -174,12 +178,15 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
         return (
             COMPUTE_BOUND,
             0.0,
-            0.9,
+            0.9 if run.waits_known else 0.8,
             (waiting, f"the device is busy {run.trace.busy_share:.0%} of the step"),
         )
     usable = run.host.get("usable_cores")
     if usable and run.saturates(usable):
-        return COMPUTE_BOUND, 0.0, 0.8, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
+        sure = 0.8 if run.waits_known else _CORES_ALONE
+        return COMPUTE_BOUND, 0.0, sure, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
+    if not run.waits_known:
+        return HEALTHY, 0.0, _BY_NO_WAIT, (waiting,)
     return HEALTHY, 0.0, 0.8 if run.compute is not None else 0.6, (waiting,)
 
 

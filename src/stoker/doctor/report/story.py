@@ -8,7 +8,7 @@ from typing import Any
 from stoker.doctor.causes import ALL
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.foreign import FEW
-from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, UNKNOWN
+from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, NOT_MEASURED, UNKNOWN
 from stoker.facts.secrets import hide_secrets
 from stoker.facts.words import size
 from stoker.watch.phases import PHASES
@@ -75,7 +75,10 @@ def sentence(diagnosis: Diagnosis) -> str:
     """The verdict for someone who knows none of the words."""
     verdict = diagnosis.verdict
     if verdict.cause == HEALTHY:
-        return "Nothing that was looked for holds this training up."
+        found = "Nothing that was looked for holds this training up"
+        return f"{found}." if diagnosis.evidence.waits_known else f"{found}; {NOT_MEASURED}."
+    if verdict.cause == COMPUTE_BOUND and not diagnosis.evidence.waits_known:
+        return f"What computes is busy nearly all the time, with the model or with its data: {NOT_MEASURED}."
     if verdict.cause == COMPUTE_BOUND:
         return "The data keeps up: this training is as fast as its model computes on these cores."
     if verdict.cause == UNKNOWN:
