@@ -171,6 +171,14 @@ def test_a_run_without_a_loader_is_not_told_that_its_data_keeps_up(folder: Path,
         assert "waiting for data was not measured" in text
 
 
+def test_a_cause_that_is_only_possible_is_told_so(folder: Path) -> None:
+    """Steps that grow, and nobody saw what goes into them; one that is sure is told without a doubt."""
+    grows = {"shares": {"wait": 0.0}, "compute": 0.07, "growth": 3.0, "grown": 0.5}
+    doubt = "It is possible that 50% of every training step is lost"
+    assert doubt in markdown_of(diagnosis(folder, evidence(**grows)))
+    assert "It is possible that" not in markdown_of(diagnosis(folder, evidence(**grows, more_work=1.0)))
+
+
 def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
     """Its step took for ever: no figure is made of that."""
     run = evidence(step=inf, steps=0, compute=None, loader=None, loader_with=None, shares={"wait": None})

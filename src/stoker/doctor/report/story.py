@@ -28,6 +28,8 @@ CEILING_MEANINGS = {
     "copy": "if all but the copy to the device cost nothing",
     "storage": "if all but the reads cost nothing",
 }
+# How sure a verdict is to be told without a doubt in it.
+_LIKELY = 0.6
 # The experiment that a ceiling comes from, where it has another name.
 _BY = {"compute": "replay", "loader": "drain"}
 KIND_MEANINGS = {
@@ -89,7 +91,8 @@ def sentence(diagnosis: Diagnosis) -> str:
     doc = meaning(verdict.cause)
     if verdict.share is None:
         return f"{doc} What that costs was not measured."
-    return f"{percent(verdict.share)} of every training step is lost: {doc[:1].lower()}{doc[1:]}"
+    lost = f"{percent(verdict.share)} of every training step is lost: {doc[:1].lower()}{doc[1:]}"
+    return lost if verdict.certainty >= _LIKELY else f"It is possible that {lost}"
 
 
 def meaning(cause: str) -> str:
@@ -99,7 +102,7 @@ def meaning(cause: str) -> str:
 
 def certainty(value: float) -> str:
     """How sure a rule is of what it says; its own estimate, not a frequency."""
-    word = "sure" if value >= 0.8 else "likely" if value >= 0.6 else "possible" if value > 0 else "not told"
+    word = "sure" if value >= 0.8 else "likely" if value >= _LIKELY else "possible" if value > 0 else "not told"
     return f"{word} ({value:.2g})" if value > 0 else word
 
 
