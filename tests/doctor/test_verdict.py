@@ -369,3 +369,14 @@ def test_steps_that_grow_are_not_surely_a_state_that_does_while_the_work_is_unse
     assert "what goes into the model was not measured" in verdict.why[-1]
     assert "to measure next" in verdict.why[-1]
     assert reach(waiting(**GROWS, more_work=1.0)).certainty == pytest.approx(0.8)
+
+
+def test_one_or_two_long_stalls_leave_the_cause_open() -> None:
+    """A save of 3 s in 6: it may be one of many, or the only one of an hour. Shorter ones are no matter."""
+    long = waiting(shares={"wait": 0.0, "other": 0.5}, step=0.02, typical=0.01, compute=0.01, stalls=None)
+    verdict = reach(replace(long, rare_stalls=0.5, cores=7.8))
+    assert (verdict.cause, verdict.share, verdict.certainty) == ("unknown", 0.5, 0.0)
+    assert "more steps" in verdict.why[-1]
+    assert "loop-stall" in verdict.untold
+    for share in (0.05, 0.0, None):
+        assert reach(replace(long, rare_stalls=share)).cause == "healthy"

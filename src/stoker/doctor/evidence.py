@@ -26,7 +26,7 @@ from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
 from stoker.doctor.steadiness import settled_step, spread_of
-from stoker.doctor.trends import growth_of, more_work_of, stalls_of
+from stoker.doctor.trends import growth_of, more_work_of, rare_stalls_of, stalls_of
 from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
@@ -73,6 +73,8 @@ class Evidence:
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes,
     `fresh` the first steps of processes of their own: the loop's own size first.
     `growth` is what the last steps take of the first, waits apart, and `more_work` how much more goes in.
+    `stalls` is the share of time in steps that the loop itself holds up, each so many steps after the one
+    before; `rare_stalls` the same where there are one or two of them, of which `stalls` tells nothing.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
     `generator` is one of the script's own in which the loop stands, where it draws from no loader.
@@ -112,6 +114,7 @@ class Evidence:
     more_work: float | None = None
     stalls: float | None = None
     stall_every: int | None = None
+    rare_stalls: float | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
     host: Mapping[str, Any] = field(default_factory=dict)
     throttled: float | None = None
@@ -335,6 +338,7 @@ def read(
         more_work=more_work_of(told.get("observed", {}).get("work") or ()),
         stalls=_scaled(stalls, part),
         stall_every=every,
+        rare_stalls=_scaled(rare_stalls_of(own), part),
         process=process,
         host=host,
         throttled=_throttled(resources),

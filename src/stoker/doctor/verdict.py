@@ -174,6 +174,8 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             0.0,
             (f"{waiting}, and starting its workers {run.starting:.0%}", _to_measure_next(run)),
         )
+    if run.rare_stalls is not None and run.rare_stalls >= ALARM:
+        return UNKNOWN, run.rare_stalls, 0.0, _rarely_stalled(run, run.rare_stalls)
     if run.trace is not None and run.trace.busy_share >= _BUSY:
         return (
             COMPUTE_BOUND,
@@ -188,6 +190,15 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
     if not run.waits_known:
         return HEALTHY, 0.0, _BY_NO_WAIT, (waiting,)
     return HEALTHY, 0.0, 0.8 if run.compute is not None else 0.6, (waiting,)
+
+
+def _rarely_stalled(run: Evidence, share: float) -> tuple[str, str]:
+    """One save in a few seconds may be the only one of an hour, or one of many."""
+    return (
+        f"one or two of {run.steps} steps, which the loop itself held up, took {share:.0%} of the time: too few "
+        "to tell whether they come again",
+        "to measure next: more steps (stoker run, then stoker doctor on its record)",
+    )
 
 
 def _to_measure_next(run: Evidence) -> str:

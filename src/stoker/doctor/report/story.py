@@ -84,15 +84,25 @@ def sentence(diagnosis: Diagnosis) -> str:
     if verdict.cause == COMPUTE_BOUND:
         return "The data keeps up: this training is as fast as its model computes on these cores."
     if verdict.cause == UNKNOWN:
-        return (
-            f"{percent(verdict.share)} of every training step is lost waiting for data, "
-            "and nothing that was measured says why."
-        )
+        return _unknown(diagnosis)
     doc = meaning(verdict.cause)
     if verdict.share is None:
         return f"{doc} What that costs was not measured."
     lost = f"{percent(verdict.share)} of every training step is lost: {doc[:1].lower()}{doc[1:]}"
     return lost if verdict.certainty >= _LIKELY else f"It is possible that {lost}"
+
+
+def _unknown(diagnosis: Diagnosis) -> str:
+    """Of a run whose cause is not known: what is lost, to what, and that nothing says why."""
+    verdict, rare = diagnosis.verdict, diagnosis.evidence.rare_stalls
+    if verdict.share is None:
+        return f"{verdict.why[0][:1].upper()}{verdict.why[0][1:]}."
+    if rare is not None and verdict.share == rare:
+        return f"{percent(rare)} of the time went into one or two steps that the loop itself held up."
+    return (
+        f"{percent(verdict.share)} of every training step is lost waiting for data, "
+        "and nothing that was measured says why."
+    )
 
 
 def meaning(cause: str) -> str:
