@@ -80,7 +80,7 @@ class Evidence:
     `generator` is one of the script's own in which the loop stands, where it draws from no loader.
     `reread` are samples read again after the run, `stub` is making batches with parts answered from memory.
 
-    Of a GPU: `copied` is a step's bytes moved again; `trace` some steps by the driver's account; `syncs`
+    Of a GPU: `copied` is an update's bytes moved again; `trace` some steps by the driver's account; `syncs`
     where the host waits for the device; `variants` seconds a step with something switched, `as it is` beside
     them; `others` the card before the script started; `overflow` how it ran out of memory.
     """

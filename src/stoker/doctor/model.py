@@ -450,9 +450,12 @@ def _with_batch(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
 
 
 def _pinned(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
+    """The bytes of a step that are not pinned yet go at the rate of those that are."""
     if run.copied is None:
         return None
-    return replace(loop, compute=max(0.0, loop.compute - (run.copied.pageable - run.copied.pinned)))
+    nbytes = run.copied.bytes if run.trace is None else run.trace.pageable_bytes
+    pinned, pageable = run.copied.seconds_for(nbytes)
+    return replace(loop, compute=max(0.0, loop.compute - (pageable - pinned)))
 
 
 def _other(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:

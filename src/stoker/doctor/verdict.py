@@ -118,7 +118,9 @@ def _copy_ceiling(run: Evidence) -> dict[str, float]:
     moved, trace = run.copied, run.trace
     if moved is None or trace is None:
         return {}
-    return {"copy": 1 / (moved.pageable if trace.pageable_bytes > trace.pinned_bytes else moved.pinned)}
+    pinned, pageable = moved.seconds_for(trace.pageable_bytes + trace.pinned_bytes)
+    seconds = pageable if trace.pageable_bytes > trace.pinned_bytes else pinned
+    return {"copy": 1 / seconds} if seconds > 0 else {}
 
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:
