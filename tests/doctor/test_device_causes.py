@@ -284,6 +284,9 @@ def test_the_ceiling_after_a_cure_within_computing_is_above_the_old_one() -> Non
     named = reach(run).named[0]
     assert named.cause == "slow-precision"
     assert named.ceiling_after == pytest.approx(1 / 0.003, rel=0.01)
+    # Two workers give a batch every 9 ms: that is what it then waits for.
+    fed = replace(run, loader=0.009, drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32))
+    assert reach(fed).named[0].ceiling_after == pytest.approx(1 / 0.009)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from stoker.doctor.causes import ALL, loop_stall
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Found
-from stoker.doctor.verdict import Verdict, reach
+from stoker.doctor.verdict import _OF_THE_LOADER, Verdict, reach
 
 HOST = {"cpus": 8, "usable_cores": 8.0, "quota_cores": None, "cpuset_cores": 8}
 
@@ -380,3 +380,26 @@ def test_one_or_two_long_stalls_leave_the_cause_open() -> None:
     assert "loop-stall" in verdict.untold
     for share in (0.05, 0.0, None):
         assert reach(replace(long, rare_stalls=share)).cause == "healthy"
+
+
+def test_a_stall_that_is_gone_leaves_a_loop_no_faster_than_its_loader() -> None:
+    """Batches come every 9 ms; but a loop that makes its own has lost no more than the stalls."""
+    run = waiting(step=0.01, shares={"wait": 0.0}, compute=0.003, loader=0.009, stalls=0.6, stall_every=10)
+    first = reach(run).named[0]
+    assert (first.cause, first.ceiling_after) == ("loop-stall", pytest.approx(1 / 0.009))
+    # A loader that was slower in its drain than in the loop makes nothing slower than it is.
+    assert reach(replace(run, loader=0.02)).named[0].ceiling_after == pytest.approx(100.0)
+    alone = replace(run, drawn=LoaderFacts(name="DataLoader", workers=0, batch_size=32))
+    assert reach(alone).named[0].ceiling_after == pytest.approx(1 / 0.004)
+
+
+def test_a_loader_that_was_cured_before_bounds_no_cure_of_the_loop() -> None:
+    """Without its transforms it is no longer what it was: the stalls then cost what they cost."""
+    verdict = reach(waiting(making=CPU, loader_with=(4, 0.0199), stalls=0.15, stall_every=5))
+    assert [one.cause for one in verdict.named][:2] == ["cpu-transform", "loop-stall"]
+    assert verdict.named[1].ceiling_after == pytest.approx(100.0)
+
+
+def test_causes_of_the_loader_are_causes() -> None:
+    """By the ids that they have."""
+    assert {cause.ID for cause in ALL} >= _OF_THE_LOADER

@@ -5,12 +5,18 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from stoker.doctor.causes import ALL
+from stoker.doctor.causes import ALL, loop_stall
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
 
 # Of a step, from which on the device is what it takes.
 _BUSY = 0.85
+# Causes whose cure makes the loader faster than it was when it was drained.
+_OF_THE_LOADER = frozenset({
+    "storage-latency", "cold-cache", "read-amplification", "reopened-files", "query-per-sample",
+    "cpu-transform", "too-few-workers", "no-overlap", "per-sample-overhead", "handoff", "ram-pressure",
+    "small-shm", "cpu-quota", "cpu-affinity", "thread-oversubscription",
+})  # fmt: skip
 # How sure a verdict without an alarm is where waiting was not measured: by cores that may be at work on the
 # model as well as on its data; and by nothing but what was looked for and not found.
 _CORES_ALONE, _BY_NO_WAIT = 0.5, 0.4
@@ -124,9 +130,14 @@ def _copy_ceiling(run: Evidence) -> dict[str, float]:
 
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:
-    """With the rate after each cure: causes that cost the same waiting are cured by curing the first."""
-    named, left, compute = [], 1.0, run.compute
+    """With the rate after each cure: causes that cost the same waiting are cured by curing the first.
+
+    One of the loop itself, once cured, leaves it to wait for the loader, if that is as slow as ever.
+    """
+    named, left, compute, loader = [], 1.0, run.compute, run.loader if run.workers else None
     for cause, judged, cures in found:
+        if cause in _OF_THE_LOADER:
+            loader = None
         ceiling = None
         if judged.share is not None:
             left = min(left, 1 - judged.share)
@@ -135,6 +146,8 @@ def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -
             compute -= min(judged.share * run.step, 0.99 * compute)
         if ceiling is not None and compute is not None:
             ceiling = min(ceiling, 1 / compute)
+        if ceiling is not None and loader is not None and (judged.computes or cause == loop_stall.ID):
+            ceiling = min(ceiling, 1 / min(loader, run.step))  # and no slower than it is by now
         named.append(
             Named(
                 cause=cause,
