@@ -266,7 +266,7 @@ def test_without_a_gpu_its_causes_are_ruled_out_and_without_a_look_they_are_not(
 
 
 def test_copies_are_of_a_step_though_an_update_was_moved_again() -> None:
-    """Two updates a step move 100 MB in 12 ms: 83 steps a second, not 167; pinning saves both updates' time."""
+    """Two updates a step move 100 MB in 12 ms: 83 steps a second, not 167; pinning saves time of both."""
     trace = traced(wall=0.02, busy=0.015, host=0.02, pageable_bytes=1e8, copying=0.012)
     moved = Copied(bytes=50_000_000, pinned=0.001, pageable=0.006, pinning=0.01)
     run = on_gpu(step=0.02, trace=trace, copied=moved)

@@ -343,7 +343,7 @@ def unseen(**more: Any) -> Evidence:
 
 
 def test_waiting_that_was_not_measured_is_no_evidence() -> None:
-    """It is told as such, never as 0%; what the cores do is then less sure, and so is that nothing is wrong."""
+    """It is told as such, never as 0%; what the cores do is less sure then, and that nothing is wrong, too."""
     for run, cause, most in ((unseen(cores=7.5), "compute-bound", 0.5), (unseen(cores=1.0), "healthy", 0.4)):
         verdict = reach(run)
         assert verdict.cause == cause
@@ -390,7 +390,8 @@ def test_a_stall_that_is_gone_leaves_a_loop_no_faster_than_its_loader() -> None:
     """Batches come every 9 ms; but a loop that makes its own has lost no more than the stalls."""
     run = waiting(step=0.01, shares={"wait": 0.0}, compute=0.003, loader=0.009, stalls=0.6, stall_every=10)
     first = reach(run).named[0]
-    assert (first.cause, first.ceiling_after) == ("loop-stall", pytest.approx(1 / 0.009))
+    assert first.cause == "loop-stall"
+    assert first.ceiling_after == pytest.approx(1 / 0.009)
     # A loader that was slower in its drain than in the loop makes nothing slower than it is.
     assert reach(replace(run, loader=0.02)).named[0].ceiling_after == pytest.approx(100.0)
     alone = replace(run, drawn=LoaderFacts(name="DataLoader", workers=0, batch_size=32))

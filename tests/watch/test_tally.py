@@ -79,13 +79,14 @@ def test_shares_and_rates_in_words() -> None:
 
 
 def making_of(*parts: tuple[float, float | None]) -> dict[str, object]:
-    """What making batches came to, of which each read and queued so long; None: its counters were not read."""
+    """What making batches came to, of which each read and queued so long; None: that was not counted."""
     made = Making()
     for number, (read, queued) in enumerate(parts):
         made.add(
             Batch(
                 loader=0, worker=0, seq=number, t=0.0, samples=4, read=read, transform=0.0014, collate=0.0,
-                handoff=0.0, pin=None, cpu=0.0014, queued=queued, bytes=None, disk=None, faults=None, calls={},
+                handoff=0.0, pin=None, cpu=0.0014, queued=queued, bytes=None, disk=None, faults=None,
+                calls={},
             )
         )  # fmt: skip
     return made.to_json()

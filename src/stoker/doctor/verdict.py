@@ -210,8 +210,8 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
 def _rarely_stalled(run: Evidence, share: float) -> tuple[str, str]:
     """One save in a few seconds may be the only one of an hour, or one of many."""
     return (
-        f"one or two of {run.steps} steps, which the loop itself held up, took {share:.0%} of the time: too few "
-        "to tell whether they come again",
+        f"one or two of {run.steps} steps, which the loop itself held up, took {share:.0%} of the time: too "
+        "few to tell whether they come again",
         "to measure next: more steps (stoker run, then stoker doctor on its record)",
     )
 

@@ -26,8 +26,8 @@ def judge(run: Evidence) -> Judgement:
         share = max(0.0, min(share, 1 - run.loader / run.step))
     if share < ALARM:
         return RuledOut(
-            by=f"{percent(run.stalls)} of the time is in steps that the loop itself holds up, in which batches "
-            f"are made that it would wait for: without those steps {percent(share)} is saved"
+            by=f"{percent(run.stalls)} of the time is in steps that the loop itself holds up, in which "
+            f"batches are made that it would wait for: without those steps {percent(share)} is saved"
         )
     every = f", every {run.stall_every} steps" if run.stall_every else ""
     return Found(

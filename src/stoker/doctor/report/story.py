@@ -112,7 +112,9 @@ def meaning(cause: str) -> str:
 
 def certainty(value: float) -> str:
     """How sure a rule is of what it says; its own estimate, not a frequency."""
-    word = "sure" if value >= 0.8 else "likely" if value >= _LIKELY else "possible" if value > 0 else "not told"
+    word = (
+        "sure" if value >= 0.8 else "likely" if value >= _LIKELY else "possible" if value > 0 else "not told"
+    )
     return f"{word} ({value:.2g})" if value > 0 else word
 
 
