@@ -343,7 +343,7 @@ def unseen(**more: Any) -> Evidence:
 
 
 def test_waiting_that_was_not_measured_is_no_evidence() -> None:
-    """It is told as such, never as 0%; what the cores do is less sure then, and that nothing is wrong, too."""
+    """It is told as such, never as 0%; what the cores do is less sure then, and that nothing is wrong."""
     for run, cause, most in ((unseen(cores=7.5), "compute-bound", 0.5), (unseen(cores=1.0), "healthy", 0.4)):
         verdict = reach(run)
         assert verdict.cause == cause
