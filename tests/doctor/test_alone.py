@@ -120,6 +120,9 @@ def test_allocations_are_counted_over_the_observed_steps() -> None:
     found = read_device([about], counted, [HERE], steps=25)["allocator"]
     assert (found.retries, found.device_allocs, found.empty_cache) == (1, 2.0, 1.0)
     assert read_device([about], counted[:1], [HERE], steps=25)["allocator"] is None
+    # A loop of two updates a step: calls are told by the update.
+    twice = read_device([about], counted, [HERE], steps=25, updates=50)["allocator"]
+    assert (twice.device_allocs, twice.empty_cache) == (2.0, 2.0)
 
 
 def test_points_variants_and_lines_are_read_in_their_order() -> None:

@@ -100,11 +100,15 @@ def test_what_a_stall_does_to_the_steps_around_it_is_its_cost(tmp_path: Path) ->
 def test_one_long_step_is_no_stall(tmp_path: Path) -> None:
     """A first checkpoint, a lazy import; three of them are."""
     once = [step(n, other=1.5 if n == 7 else 0.01) for n in range(40)]
-    assert found(record_of(tmp_path / "a", once)).stalls is None
+    seldom = found(record_of(tmp_path / "a", once))
+    assert seldom.stalls is None
+    assert seldom.rare_stalls == pytest.approx(1.49 / (39 * 0.1 + 1.49))
     often = [step(n, other=0.4 if n % 10 == 5 else 0.01) for n in range(40)]
     evidence = found(record_of(tmp_path / "b", often))
     assert evidence.stalls == pytest.approx(4 * 0.39 / (39 * 0.1 + 4 * 0.39), rel=0.1)
     assert evidence.stall_every == 10
+    assert evidence.rare_stalls == 0.0
+    assert found(record_of(tmp_path / "c", once[:12])).rare_stalls is None
 
 
 def test_a_busy_while_is_no_growth(tmp_path: Path) -> None:

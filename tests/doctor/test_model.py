@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import exp
 from typing import Any
 
 import pytest
@@ -284,3 +285,20 @@ def test_workers_beside_held_samples_are_none() -> None:
 def test_beside_a_gpu_batches_are_taken_while_it_computes() -> None:
     """Then a step is computing alone."""
     assert rate(loop(process={"on_gpu": True}), Change(change="feed")) == pytest.approx(100.0)
+
+
+def test_a_spread_that_was_not_measured_makes_an_interval_wider() -> None:
+    """Of a few steps nobody knows how much they vary: however well such predictions did, it is no 0."""
+    tried = {"num_workers": 0.02, "feed": 0.02}
+    runs = (
+        (loop(loader_with=(4, 0.012)), loop(loader_with=(4, 0.012), spread=0.0), workers(4)),
+        (loop(step_with=(4, 0.0143, None)), loop(step_with=(4, 0.0143, 0.0)), workers(4)),
+        (loop(), loop(compute_spread=0.0), Change(change="feed")),
+    )
+    for unknown, steady, change in runs:
+        wide, narrow = (predict(run, [change], tried) for run in (unknown, steady))
+        assert wide is not None
+        assert narrow is not None
+        assert wide.rate.mid == narrow.rate.mid
+        assert narrow.rate.high / narrow.rate.mid == pytest.approx(exp(0.02))
+        assert wide.rate.high / wide.rate.mid > 1.3

@@ -107,6 +107,7 @@ def test_all_ranks_go_through_the_same_parts_at_the_same_steps(
         assert kinds["links"]["why"] is None
         assert [one["rate"] > 0 for one in kinds["links"]["transfers"]] == [True]
         assert kinds["observed"]["draws"] == told[0]["observed"]["draws"]
+        assert set(kinds["observed"]["work"]) == {32}  # elements that the model is called with
     record = Record.open(runs / name)
     assert sorted(record.ranks) == [0, 1]
     steps = [[meeting.step for meeting in one.meetings()] for one in record.ranks.values()]

@@ -183,6 +183,33 @@ def test_a_run_without_a_cause_is_told_plainly(folder: Path, cause: str) -> None
     assert told[cause] in markdown_of(found)
 
 
+@pytest.mark.parametrize("cores", [7.9, 1.0])
+def test_a_run_without_a_loader_is_not_told_that_its_data_keeps_up(folder: Path, cores: float) -> None:
+    """Nobody saw whether it waits for data."""
+    run = evidence(shares={"wait": None}, compute=None, loader=None, drawn=None, making={}, cores=cores)
+    for text in (Page(html_of(diagnosis(folder, run))).text, markdown_of(diagnosis(folder, run))):
+        assert "keeps up" not in text
+        assert "waiting for data was not measured" in text
+
+
+def test_a_cause_that_is_only_possible_is_told_so(folder: Path) -> None:
+    """Steps that grow, and nobody saw what goes into them; one that is sure is told without a doubt."""
+    grows = {"shares": {"wait": 0.0}, "compute": 0.07, "growth": 3.0, "grown": 0.5}
+    doubt = "It is possible that 50% of every training step is lost"
+    assert doubt in markdown_of(diagnosis(folder, evidence(**grows)))
+    assert "It is possible that" not in markdown_of(diagnosis(folder, evidence(**grows, more_work=1.0)))
+
+
+def test_a_run_that_stalled_once_is_not_told_that_it_waits_for_data(folder: Path) -> None:
+    """Half of the time went into one save; of a script that died before a step there is no share."""
+    stalled = evidence(shares={"wait": 0.0}, compute=0.02, stalls=None, rare_stalls=0.5)
+    died = evidence(step=inf, steps=0, compute=None, loader=None, loader_with=None, shares={"wait": None})
+    for run, said in ((stalled, "50% of the time went into one or two steps"), (died, "The script died")):
+        text = markdown_of(diagnosis(folder, run))
+        assert said in text
+        assert "lost waiting for data" not in text
+
+
 def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
     """Its step took for ever: no figure is made of that."""
     run = evidence(step=inf, steps=0, compute=None, loader=None, loader_with=None, shares={"wait": None})

@@ -249,3 +249,42 @@ def test_waiting_that_more_workers_shorten_is_for_workers() -> None:
     assert reach(replace(unseen, loader_with=(4, 0.0243))).cause == "too-few-workers"
     assert reach(replace(unseen, loader_with=(4, 0.034))).cause == "storage-latency"
     assert reach(replace(run, loader_with=(4, 0.0243))).cause == "storage-latency"
+
+
+def mounted(**more: Any) -> Evidence:
+    """Reads of a mount in user space: 79 ms off the CPU, 2 MB a batch, and the disk's counter stays at 0."""
+    run = reading(step=0.08, loader=0.079, loader_with=(4, 0.078), shares={"wait": 0.87})
+    spent = {"read": 0.077, "bytes": 2e6, "disk": 0.0, "cpu": 0.002, **more}
+    near = made(0.004, asked=2e6)
+    return replace(run, making={**run.making, **spent}, reread=Reread(again=near, warm=near))
+
+
+def test_reads_that_no_counter_sees_are_not_cleared_by_a_fast_second_reading() -> None:
+    """They are in memory by then; from where they came at first neither the disk nor the cache can tell."""
+    verdict = reach(mounted())
+    assert verdict.cause == "storage-latency"
+    assert verdict.certainty < 0.5
+    assert "cold-cache" in verdict.untold
+    asked = reach(mounted(calls={"item": 32.0, "recv": 96.0, "http": 32.0}))
+    assert asked.cause == "storage-latency"
+    assert asked.certainty >= 0.8
+    assert "cold-cache" not in asked.eliminated
+
+
+def test_a_fast_second_reading_still_clears_storage_where_a_disk_was_seen() -> None:
+    """A cold cache is named then; and what reads again as slowly came from no cache at all."""
+    seen = mounted(disk=1.9e6)
+    assert isinstance(storage_latency.judge(seen), RuledOut)
+    assert isinstance(cold_cache.judge(seen), Found)
+    slow = made(0.078, cpu=0.002, asked=2e6)
+    as_slow = replace(mounted(), reread=Reread(again=slow, warm=slow))
+    assert isinstance(cold_cache.judge(as_slow), RuledOut)
+    assert isinstance(storage_latency.judge(as_slow), Found)
+
+
+@pytest.mark.parametrize("disk", [0.0, 4096.0])
+def test_batches_for_which_nothing_was_asked_are_judged_too(disk: float) -> None:
+    """Their bytes are 0, and no share of them is made."""
+    run = reading(reread=Reread(again=made(0.04, asked=0.0)))
+    judged = cold_cache.judge(replace(run, making={**run.making, "bytes": 0.0, "disk": disk}))
+    assert isinstance(judged, RuledOut)

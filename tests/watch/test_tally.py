@@ -3,7 +3,8 @@
 import pytest
 
 from stoker.watch import Step
-from stoker.watch.tally import Tally
+from stoker.watch.phases import Batch
+from stoker.watch.tally import Making, Tally
 from stoker.watch.words import duration, percent, rate
 
 
@@ -75,3 +76,42 @@ def test_shares_and_rates_in_words() -> None:
         "14.2 steps/s",
         "6,780 steps/s",
     ]
+
+
+def making_of(*parts: tuple[float, float | None]) -> dict[str, object]:
+    """What making batches came to, of which each read and queued so long; None: that was not counted."""
+    made = Making()
+    for number, (read, queued) in enumerate(parts):
+        made.add(
+            Batch(
+                loader=0, worker=0, seq=number, t=0.0, samples=4, read=read, transform=0.0014, collate=0.0,
+                handoff=0.0, pin=None, cpu=0.0014, queued=queued, bytes=None, disk=None, faults=None,
+                calls={},
+            )
+        )  # fmt: skip
+    return made.to_json()
+
+
+def test_short_fetches_queue_as_long_as_those_that_were_counted() -> None:
+    """Of one in sixteen the kernel's counters are read; the others' time in the queue is no reading."""
+    told = making_of((0.0, 0.0014), *[(0.0014, None)] * 15)
+    assert told["queued"] == pytest.approx(0.0014)
+    assert told["read"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "queued", "read"),
+    [
+        ([(0.001, 0.003), (0.001, None)], 0.002, 0.0005),  # no longer than it was off the CPU
+        ([(0.001, 0.0), (0.001, None)], 0.0, 0.001),
+        ([(0.001, 0.002), (0.001, 0.004)], 0.003, 0.001),
+        ([(0.001, None)], None, 0.001),
+    ],
+)
+def test_time_in_the_queue_is_no_more_than_what_was_off_the_cpu(
+    parts: list[tuple[float, float | None]], queued: float | None, read: float
+) -> None:
+    """What was counted stays as it was; nothing is known of a platform without counters."""
+    told = making_of(*parts)
+    assert told["queued"] == (None if queued is None else pytest.approx(queued))
+    assert told["read"] == pytest.approx(read)

@@ -23,12 +23,20 @@ class SizePoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Copied:
-    """A step's bytes moved to the device again: from pinned memory, from pageable, and pinned on the way."""
+    """Bytes moved to the device again: from pinned memory, from pageable, and pinned on the way.
+
+    Those of an update, 1 GiB at the most: a step of several updates has more.
+    """
 
     bytes: int
     pinned: float
     pageable: float
     pinning: float
+
+    def seconds_for(self, nbytes: float) -> tuple[float, float]:
+        """What so many take from pinned memory and from pageable, at the rates that these bytes had."""
+        part = nbytes / self.bytes if self.bytes else 0.0
+        return self.pinned * part, self.pageable * part
 
 
 @dataclass(frozen=True, kw_only=True)

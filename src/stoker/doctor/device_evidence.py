@@ -52,7 +52,7 @@ def read_device(
         "syncs": _syncs(told.get("syncs"), each),
         "variants": {one["name"]: one["seconds"] * each for one in _all(messages, "variant")} or None,
         "others": None if card is None else card.others,
-        "allocator": _allocator(lines, told.get("device"), steps),
+        "allocator": _allocator(lines, told.get("device"), steps, each),
         "clocks": _clocks(lines, card),
         "overflow": _overflow(told.get("overflow"), steps),
     }
@@ -149,17 +149,18 @@ def _syncs(told: Mapping[str, Any] | None, by: float) -> tuple[Sync, ...] | None
     return None if told is None else tuple(Sync(line=line, each=each * by) for line, each in told["lines"])
 
 
-def _allocator(lines: Lines, about: Mapping[str, Any] | None, steps: int) -> Allocator | None:
+def _allocator(lines: Lines, about: Mapping[str, Any] | None, steps: int, each: float) -> Allocator | None:
     counted = [line["allocator"] for line in lines if line.get("allocator")]
     if len(counted) < 2 or not steps:
         return None
     first, last = counted[0], counted[-1]
     before, after = first.get("device_allocs"), last.get("device_allocs")
+    emptied = None if about is None else about.get("empty_cache")  # calls an update
     # Of the steps between the two readings, which are a little fewer.
     return Allocator(
         retries=last["retries"] - first["retries"],
         device_allocs=None if before is None or after is None else (after - before) / steps,
-        empty_cache=None if about is None else about.get("empty_cache"),
+        empty_cache=None if emptied is None else emptied * each,
         empty_cache_line=None if about is None else about.get("empty_cache_line"),
         reserved_peak=last.get("reserved_peak"),
     )

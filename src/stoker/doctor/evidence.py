@@ -26,7 +26,7 @@ from stoker.doctor.ranks import Together
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
 from stoker.doctor.sizes import Sizes, read_sizes
 from stoker.doctor.steadiness import settled_step, spread_of
-from stoker.doctor.trends import growth_of, more_work_of, stalls_of
+from stoker.doctor.trends import growth_of, more_work_of, rare_stalls_of, stalls_of
 from stoker.scratch import Message
 from stoker.watch import Record, Step
 from stoker.watch.phases import PHASES
@@ -74,12 +74,14 @@ class Evidence:
     `resized` are points (samples, seconds a step, peak reserved bytes or None) of the loop at other sizes,
     `fresh` the first steps of processes of their own: the loop's own size first.
     `growth` is what the last steps take of the first, waits apart, and `more_work` how much more goes in.
+    `stalls` is the share of time in steps that the loop itself holds up, each so many steps after the one
+    before; `rare_stalls` the same where there are one or two of them, of which `stalls` tells nothing.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
     `generator` is one of the script's own in which the loop stands, where it draws from no loader.
     `reread` are samples read again after the run, `stub` is making batches with parts answered from memory.
 
-    Of a GPU: `copied` is a step's bytes moved again; `trace` some steps by the driver's account; `syncs`
+    Of a GPU: `copied` is an update's bytes moved again; `trace` some steps by the driver's account; `syncs`
     where the host waits for the device; `variants` seconds a step with something switched, `as it is` beside
     them; `others` the card before the script started; `overflow` how it ran out of memory.
     """
@@ -113,6 +115,7 @@ class Evidence:
     more_work: float | None = None
     stalls: float | None = None
     stall_every: int | None = None
+    rare_stalls: float | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
     host: Mapping[str, Any] = field(default_factory=dict)
     throttled: float | None = None
@@ -146,6 +149,11 @@ class Evidence:
         return share * self.step if share else 0.0
 
     @property
+    def waits_known(self) -> bool:
+        """Whether waiting for data was measured: not where no loader was seen."""
+        return self.shares.get("wait") is not None
+
+    @property
     def starting(self) -> float:
         """The share of a step that starting workers costs: up to an epoch's first batch, less its making."""
         if self.drawn is not None and self.drawn.persistent:
@@ -154,7 +162,7 @@ class Evidence:
 
     @property
     def lost(self) -> float:
-        """The share of a step that is lost to waiting for data, workers starting up apart.
+        """The share of a step that is lost to waiting for data, workers starting up apart; 0 if not measured.
 
         No more than what held batches would save; and all of that where the cores are full, since what the
         loop itself does takes longer beside its workers; not where their start or their threads fill them.
@@ -336,6 +344,7 @@ def read(
         more_work=more_work_of(told.get("observed", {}).get("work") or ()),
         stalls=_scaled(stalls, part),
         stall_every=every,
+        rare_stalls=_scaled(rare_stalls_of(own), part),
         process=process,
         host=host,
         throttled=_throttled(resources),

@@ -93,12 +93,14 @@ class RankTrial(Trial):
 
     def _leave(self) -> None:
         if self._part == "observe":
+            self._work.stop()
             self._session.describe()  # should the run be ended by force
             self._child.report(
                 "observed",
                 t=time.time(),
                 draws=self._draws,
                 compiled=_compiled(),
+                work=self._work.sizes,
                 loaders=[loader.to_json() for loader in self._session.account.loaders],
                 cores_allowed=sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
                 **self._about_process(),

@@ -44,14 +44,33 @@ def stalls_of(steps: Sequence[Step]) -> tuple[float | None, int | None]:
     """
     if len(steps) < _FEWEST:
         return None, None
+    found = _stalled(steps)
+    if len(found) < _LEAST_STALLS:
+        return (0.0, None) if not found else (None, None)
+    return _lost_to(steps, found), round(median(b - a for a, b in pairwise(found)))
+
+
+def rare_stalls_of(steps: Sequence[Step]) -> float | None:
+    """The same share where they are too few to come again, as one long save in all that was seen; else 0.
+
+    None of a few steps: what stands out among those is not known.
+    """
+    if len(steps) < _FEWEST:
+        return None
+    found = _stalled(steps)
+    return _lost_to(steps, found) if 0 < len(found) < _LEAST_STALLS else 0.0
+
+
+def _stalled(steps: Sequence[Step]) -> list[int]:
+    """Which steps stand out by what the loop itself does."""
     others = [step.other for step in steps]
     typical = median(others)
     whole = median(step.seconds for step in steps)
-    found = [at for at, other in enumerate(others) if other - typical > 0.5 * whole]
-    if len(found) < _LEAST_STALLS:
-        return (0.0, None) if not found else (None, None)
+    return [at for at, other in enumerate(others) if other - typical > 0.5 * whole]
+
+
+def _lost_to(steps: Sequence[Step], found: Sequence[int]) -> float:
+    """The share of time that those steps and the ones after them take beyond others, waits apart."""
     busy = [step.seconds - (step.wait or 0.0) for step in steps]
     touched = {at for stall in found for at in (stall, stall + 1) if at < len(steps)}
-    lost = sum(busy[at] - median(busy) for at in touched) / sum(step.seconds for step in steps)
-    gaps = [b - a for a, b in pairwise(found)]
-    return lost, round(median(gaps)) if gaps else None
+    return sum(busy[at] - median(busy) for at in touched) / sum(step.seconds for step in steps)

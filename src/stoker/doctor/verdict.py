@@ -5,12 +5,22 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from stoker.doctor.causes import ALL
+from stoker.doctor.causes import ALL, loop_stall
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
 
 # Of a step, from which on the device is what it takes.
 _BUSY = 0.85
+# Causes whose cure makes the loader faster than it was when it was drained.
+_OF_THE_LOADER = frozenset({
+    "storage-latency", "cold-cache", "read-amplification", "reopened-files", "query-per-sample",
+    "cpu-transform", "too-few-workers", "no-overlap", "per-sample-overhead", "handoff", "ram-pressure",
+    "small-shm", "cpu-quota", "cpu-affinity", "thread-oversubscription",
+})  # fmt: skip
+# How sure a verdict without an alarm is where waiting was not measured: by cores that may be at work on the
+# model as well as on its data; and by nothing but what was looked for and not found.
+_CORES_ALONE, _BY_NO_WAIT = 0.5, 0.4
+NOT_MEASURED = "no loader was seen: waiting for data was not measured"
 HEALTHY, COMPUTE_BOUND, UNKNOWN = "healthy", "compute-bound", "unknown"
 
 
@@ -118,13 +128,20 @@ def _copy_ceiling(run: Evidence) -> float | None:
     moved, trace = run.copied, run.trace
     if moved is None or trace is None:
         return None
-    return 1 / (moved.pageable if trace.pageable_bytes > trace.pinned_bytes else moved.pinned)
+    pinned, pageable = moved.seconds_for(trace.pageable_bytes + trace.pinned_bytes)
+    seconds = pageable if trace.pageable_bytes > trace.pinned_bytes else pinned
+    return 1 / seconds if seconds > 0 else None
 
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:
-    """With the rate after each cure: causes that cost the same waiting are cured by curing the first."""
-    named, left, compute = [], 1.0, run.compute
+    """With the rate after each cure: causes that cost the same waiting are cured by curing the first.
+
+    One of the loop itself, once cured, leaves it to wait for the loader, if that is as slow as ever.
+    """
+    named, left, compute, loader = [], 1.0, run.compute, run.loader if run.workers else None
     for cause, judged, cures in found:
+        if cause in _OF_THE_LOADER:
+            loader = None
         ceiling = None
         if judged.share is not None:
             left = min(left, 1 - judged.share)
@@ -133,6 +150,8 @@ def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -
             compute -= min(judged.share * run.step, 0.99 * compute)
         if ceiling is not None and compute is not None:
             ceiling = min(ceiling, 1 / compute)
+        if ceiling is not None and loader is not None and (judged.computes or cause == loop_stall.ID):
+            ceiling = min(ceiling, 1 / min(loader, run.step))  # and no slower than it is by now
         named.append(
             Named(
                 cause=cause,
@@ -164,7 +183,7 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             0.0,
             ("the loop waits for data, and nothing that was measured says why", _to_measure_next(run)),
         )
-    waiting = f"waiting for data is {run.lost:.0%} of the step"
+    waiting = f"waiting for data is {run.lost:.0%} of the step" if run.waits_known else NOT_MEASURED
     waited = run.shares.get("wait") or 0.0
     if run.compute is not None:  # no more than held batches would save
         waited = min(waited, 1 - run.compute / run.step)
@@ -175,17 +194,31 @@ def _without_alarm(run: Evidence) -> tuple[str, float | None, float, tuple[str, 
             0.0,
             (f"{waiting}, and starting its workers {run.starting:.0%}", _to_measure_next(run)),
         )
+    if run.rare_stalls is not None and run.rare_stalls >= ALARM:
+        return UNKNOWN, run.rare_stalls, 0.0, _rarely_stalled(run, run.rare_stalls)
     if run.trace is not None and run.trace.busy_share >= _BUSY:
         return (
             COMPUTE_BOUND,
             0.0,
-            0.9,
+            0.9 if run.waits_known else 0.8,
             (waiting, f"the device is busy {run.trace.busy_share:.0%} of the step"),
         )
     usable = run.host.get("usable_cores")
     if usable and run.saturates(usable):
-        return COMPUTE_BOUND, 0.0, 0.8, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
+        sure = 0.8 if run.waits_known else _CORES_ALONE
+        return COMPUTE_BOUND, 0.0, sure, (waiting, f"{run.cores:.2g} of {usable:g} cores are computing")
+    if not run.waits_known:
+        return HEALTHY, 0.0, _BY_NO_WAIT, (waiting,)
     return HEALTHY, 0.0, 0.8 if run.compute is not None else 0.6, (waiting,)
+
+
+def _rarely_stalled(run: Evidence, share: float) -> tuple[str, str]:
+    """One save in a few seconds may be the only one of an hour, or one of many."""
+    return (
+        f"one or two of {run.steps} steps, which the loop itself held up, took {share:.0%} of the time: too "
+        "few to tell whether they come again",
+        "to measure next: more steps (stoker run, then stoker doctor on its record)",
+    )
 
 
 def _to_measure_next(run: Evidence) -> str:

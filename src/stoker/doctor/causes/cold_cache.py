@@ -2,6 +2,7 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.unseen import waits_unseen
 from stoker.facts.words import size
 from stoker.watch.words import duration, percent
 
@@ -26,12 +27,17 @@ def judge(run: Evidence) -> Judgement:
     if run.make is None or asked is None or disk is None:
         return None
     mapped = bool(faults and faults >= 1)
-    if disk < _COLD * asked and not mapped:
+    first, again = run.make - (run.making.get("queued") or 0.0), run.again
+    if disk <= _COLD * asked and not mapped:
+        fast = again is None or again.seconds <= _FASTER * first
+        if fast and run.lost >= ALARM and waits_unseen(run):
+            return None  # a mount in user space has a cache of its own, and no counter tells of it
         return RuledOut(by=f"{percent(disk / asked if asked else 0.0)} of the bytes read came from the disk")
     if run.lost < ALARM:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
-    came = f"{faults:.3g} pages a batch" if mapped else f"{percent(disk / asked)} of the bytes read"
-    first, again = run.make - (run.making.get("queued") or 0.0), run.again
+    came = f"{faults:.3g} pages a batch"
+    if not mapped:
+        came = f"{percent(disk / asked)} of the bytes read" if asked else f"{size(round(disk))} a batch"
     if again is None:
         return _by_epochs(run, f"{came} came from the disk")
     told = (

@@ -26,7 +26,7 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"all {allowed} cores that this container has may be used")
     queued = run.part_of_making("queued")
     if run.lost < ALARM and not run.saturates(allowed):
-        if run.cores is None:
+        if run.cores is None or not run.waits_known:
             return None
         return RuledOut(by=f"{run.cores:.2g} of {allowed} cores are used, and the loop waits for nothing")
     return Found(

@@ -24,7 +24,7 @@ def judge(run: Evidence) -> Judgement:
             by=f"the quota of {quota:g} cores was used up in {percent(run.throttled)} of its periods"
         )
     if run.lost < ALARM and not run.saturates(quota):
-        if run.cores is None:
+        if run.cores is None or not run.waits_known:
             return None
         return RuledOut(by=f"{run.cores:.2g} of {quota:g} cores are used, and the loop waits for nothing")
     return Found(

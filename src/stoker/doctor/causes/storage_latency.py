@@ -4,6 +4,7 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.experiments.passes import Pass
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.doctor.objects import object_bytes
+from stoker.doctor.unseen import LEAST_READING, MOST_BUSY, waits_unseen
 from stoker.watch.words import duration, percent
 
 ID = "storage-latency"
@@ -18,6 +19,8 @@ CURES = (_STAGE, _CACHE, _OBJECTS)
 
 # Cold over warm: less is no difference.
 _AS_FAST = 1.2
+# Of the time that a batch took at first: less when read again, and it is in memory by then.
+_FASTER = 0.5
 # How sure it is where nothing shows where the bytes come from; and where more workers need at most so much of
 # the loader's time, so that whatever is waited for is not at its limit. Of patches that come after 18 ms, two
 # workers needed 0.69 on cores that others used as well: 0.27 of the step by workers, 0.89 by waiting.
@@ -32,7 +35,7 @@ def judge(run: Evidence) -> Judgement:
     if run.make is None or run.busy is None:
         return None
     read = run.part_of_making("read")
-    if read < 0.4 or run.busy > 0.6:
+    if read < LEAST_READING or run.busy > MOST_BUSY:
         return RuledOut(
             by=f"of making a batch {percent(read)} is reading, and the CPU is busy {percent(run.busy)} of it"
         )
@@ -65,6 +68,10 @@ def judge(run: Evidence) -> Judgement:
     elif received and received > _SOME:
         evidence.append(f"{received:,.0f} bytes a batch came over the network when it was read again")
         certainty = 0.9
+    if run.again is not None and waits_unseen(run) and run.again.seconds < _FASTER * run.make:
+        evidence.append(
+            f"the same samples read again came in {duration(run.again.seconds)}: by then they were kept near"
+        )
     if run.stub is not None and run.stub.reading is not None and certainty > _UNSEEN:
         saved = run.stub.reading / run.stub.nothing
         evidence.append(f"with reads answered from memory a batch takes {percent(saved)} less")
@@ -87,7 +94,7 @@ def _from_memory(run: Evidence) -> RuledOut | None:
             by=f"a batch takes {duration(warm.seconds)} from memory, {duration(cold.seconds)} from a disk"
         )
     first = run.make - (run.making.get("queued") or 0.0)
-    if again.seconds < 0.5 * first and (again.received or 0.0) < _SOME:
+    if again.seconds < _FASTER * first and (again.received or 0.0) < _SOME and not waits_unseen(run):
         return RuledOut(
             by=f"the same samples read again came from memory, in {duration(again.seconds)} where a batch "
             f"took {duration(first)}"

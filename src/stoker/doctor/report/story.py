@@ -8,7 +8,7 @@ from typing import Any
 from stoker.doctor.causes import ALL
 from stoker.doctor.examination import Diagnosis
 from stoker.doctor.foreign import FEW
-from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, UNKNOWN
+from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, NOT_MEASURED, UNKNOWN
 from stoker.facts.secrets import hide_secrets
 from stoker.facts.words import size
 from stoker.watch.phases import PHASES
@@ -28,6 +28,8 @@ CEILING_MEANINGS = {
     "copy": "if all but the copy to the device cost nothing",
     "storage": "if all but the reads cost nothing",
 }
+# How sure a verdict is to be told without a doubt in it.
+_LIKELY = 0.6
 # The experiment that a ceiling comes from, where it has another name.
 _BY = {"compute": "replay", "loader": "drain"}
 KIND_MEANINGS = {
@@ -75,7 +77,10 @@ def sentence(diagnosis: Diagnosis) -> str:
     """The verdict for someone who knows none of the words."""
     verdict = diagnosis.verdict
     if verdict.cause == HEALTHY:
-        return "Nothing that was looked for holds this training up."
+        found = "Nothing that was looked for holds this training up"
+        return f"{found}." if diagnosis.evidence.waits_known else f"{found}; {NOT_MEASURED}."
+    if verdict.cause == COMPUTE_BOUND and not diagnosis.evidence.waits_known:
+        return f"What computes is busy nearly all the time, with the model or with its data: {NOT_MEASURED}."
     if verdict.cause == COMPUTE_BOUND:
         return "The data keeps up: this training is as fast as its model computes on these cores."
     if verdict.cause == UNKNOWN and verdict.share is None:
@@ -84,14 +89,25 @@ def sentence(diagnosis: Diagnosis) -> str:
             "and nothing that was measured says why."
         )
     if verdict.cause == UNKNOWN:
-        return (
-            f"{percent(verdict.share)} of every training step is lost waiting for data, "
-            "and nothing that was measured says why."
-        )
+        return _unknown(diagnosis)
     doc = meaning(verdict.cause)
     if verdict.share is None:
         return f"{doc} What that costs was not measured."
-    return f"{percent(verdict.share)} of every training step is lost: {doc[:1].lower()}{doc[1:]}"
+    lost = f"{percent(verdict.share)} of every training step is lost: {doc[:1].lower()}{doc[1:]}"
+    return lost if verdict.certainty >= _LIKELY else f"It is possible that {lost}"
+
+
+def _unknown(diagnosis: Diagnosis) -> str:
+    """Of a run whose cause is not known: what is lost, to what, and that nothing says why."""
+    verdict, rare = diagnosis.verdict, diagnosis.evidence.rare_stalls
+    if verdict.share is None:
+        return f"{verdict.why[0][:1].upper()}{verdict.why[0][1:]}."
+    if rare is not None and verdict.share == rare:
+        return f"{percent(rare)} of the time went into one or two steps that the loop itself held up."
+    return (
+        f"{percent(verdict.share)} of every training step is lost waiting for data, "
+        "and nothing that was measured says why."
+    )
 
 
 def meaning(cause: str) -> str:
@@ -101,7 +117,9 @@ def meaning(cause: str) -> str:
 
 def certainty(value: float) -> str:
     """How sure a rule is of what it says; its own estimate, not a frequency."""
-    word = "sure" if value >= 0.8 else "likely" if value >= 0.6 else "possible" if value > 0 else "not told"
+    word = (
+        "sure" if value >= 0.8 else "likely" if value >= _LIKELY else "possible" if value > 0 else "not told"
+    )
     return f"{word} ({value:.2g})" if value > 0 else word
 
 
