@@ -195,6 +195,44 @@ def test_a_finder_puts_everything_back(before: int) -> None:
     assert swept.told() == plain.told()
 
 
+def bits(value: torch.Tensor) -> tuple[torch.dtype, bytes]:
+    return value.dtype, value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.NAdam, torch.optim.ASGD, torch.optim.SGD])
+def test_a_finder_leaves_an_optimizers_own_types_and_objects(
+    kind: type[torch.optim.Optimizer], dtype: torch.dtype
+) -> None:
+    """State in float32 beside weights in another type, counters that are tensors, groups that others hold."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1).to(dtype)
+    loader = [torch.randn(8, 4, dtype=dtype) for _ in range(4)]
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        value: torch.Tensor = model(batch).square().mean()
+        return value
+
+    optimizer = kind(model.parameters(), lr=1e-3)
+    for batch in loader:
+        loss(model, batch).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    for parameter in model.parameters():  # as a trainer has it that keeps them in more bits than the weights
+        optimizer.state[parameter]["master"] = torch.randn(parameter.shape)
+        optimizer.state[parameter]["of lists"] = [torch.randn(3), 4]
+    groups, states = list(optimizer.param_groups), dict(optimizer.state)
+    leaves = torch.utils._pytree.tree_leaves([optimizer.param_groups, list(optimizer.state.values())])
+    before = [bits(one) if isinstance(one, torch.Tensor) else one for one in leaves]
+
+    Finder(model, optimizer, loss, loader).find(steps=20)
+
+    after = torch.utils._pytree.tree_leaves([optimizer.param_groups, list(optimizer.state.values())])
+    assert [bits(one) if isinstance(one, torch.Tensor) else one for one in after] == before
+    assert all(a is b for a, b in zip(after, leaves, strict=True) if isinstance(b, torch.Tensor))
+    assert all(a is b for a, b in zip(optimizer.param_groups, groups, strict=True))
+    assert all(optimizer.state[key] is value for key, value in states.items())
+
+
 def test_a_finder_puts_everything_back_when_the_loss_fails() -> None:
     """The error comes through; the weights are those of before."""
     loop = Loop()

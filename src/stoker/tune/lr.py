@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from stoker.errors import TrialFailed, UsageError
 from stoker.scratch import Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
+from stoker.tune import optimizer_state
 from stoker.tune.lr_curve import HIGH, LEAST_POINTS, LOW, STEPS, Curve, Running, Sweep
 from stoker.tune.lr_rates import Rates
 from stoker.tune.lr_sweep import as_argument
@@ -160,7 +161,7 @@ class Finder:
         owned = (p for group in self._optimizer.param_groups for p in group["params"])
         parameters = {id(p): p for p in (*self._model.parameters(), *owned)}.values()
         values = [(p, p.detach().clone(), p.grad, _copied(p.grad)) for p in parameters]
-        optimizer = copy.deepcopy(self._optimizer.state_dict())
+        put_optimizer_back = optimizer_state.keep(self._optimizer)
         stepped = getattr(self._optimizer, "_opt_called", None)  # by which a scheduler warns
         scaler = None if self._scaler is None else copy.deepcopy(self._scaler.state_dict())
         generators = [(one, one.get_state()) for one in _generators_of(self._loader)]
@@ -181,7 +182,7 @@ class Finder:
                             buffer.copy_(before)
                 for module, mode in zip(modules, modes, strict=True):
                     module.training = mode
-                self._optimizer.load_state_dict(optimizer)
+                put_optimizer_back()
                 if stepped is not None:
                     self._optimizer._opt_called = stepped  # type: ignore[attr-defined]
                 if self._scaler is not None and scaler is not None:
