@@ -293,6 +293,25 @@ def test_a_script_that_is_too_short_is_said(script: Path) -> None:
         find_lr([str(script), "short"])
 
 
+def test_a_sweep_that_ends_itself_too_soon_says_why(script: Path) -> None:
+    """A range that is too high is not mended by a longer training: the loss and the rate are told."""
+    with pytest.raises(TrialFailed) as raised:
+        find_lr([str(script), "scaled"], low=2e-2, high=1.0)
+    said = str(raised.value)
+    assert "the loss is nan" in said
+    assert "at a rate of 2.1e-02" in said
+    assert "a lower --lr-range" in said
+    assert "longer" not in said
+
+
+def test_a_loss_that_is_no_number_from_the_first_is_not_the_rates(script: Path) -> None:
+    """It was made before any update: no range is advised."""
+    script.write_text(script.read_text().replace("loss = (model", "loss = 0 / torch.zeros(()) * (model"))
+    with pytest.raises(TrialFailed, match="the loss is nan.* before the rate had changed anything") as raised:
+        find_lr([str(script)])
+    assert "--lr-range" not in str(raised.value)
+
+
 def test_a_scaled_loss_that_is_no_number_ends_the_sweep(script: Path) -> None:
     """Losses are told as they are before scaling; a step that the scaler leaves out is none to wait for."""
     found = find_lr([str(script), "scaled"], low=1e-6, high=1.0, steps=60)

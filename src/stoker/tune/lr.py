@@ -6,9 +6,9 @@ curve = Finder(model, optimizer, loss, loader).find()  # in this process; all is
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import nan
+from math import isclose, nan
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,11 @@ def find_lr(
         )
     )
     points = [message.body for message in result.messages if message.kind == "point"]
+    told = {message.kind: message.body for message in result.messages}
+    if len(points) < LEAST_POINTS and points and "stopped" in told:
+        raise TrialFailed(_gone(" ".join(command), sweep, points, told["stopped"]["why"]))
     if len(points) < LEAST_POINTS:
         raise TrialFailed(_too_short(" ".join(command), len(points), result))
-    told = {message.kind: message.body for message in result.messages}
     early = f"the script made {len(points)} of {steps} steps ({result.outcome}: {result.reason})"
     return Curve(
         rates=tuple(point["lr"] for point in points),
@@ -57,6 +59,21 @@ def find_lr(
         stopped=told["stopped"]["why"] if "stopped" in told else early,
         ratios=tuple(told["groups"]["ratios"]),
     )
+
+
+def _gone(command: str, sweep: Sweep, points: Sequence[Mapping[str, Any]], why: str) -> str:
+    """What to say of a sweep that ended itself: no longer training would have made it longer."""
+    told = f"{command}: the sweep ended at its step {len(points)}: {why}"
+    if len(points) == 1:
+        return (
+            f"{told}, before the rate had changed anything. What to do: run the script as it stands first; its "
+            "loss must be a number"
+        )
+    lr = points[-1]["lr"]
+    told += f", at a rate of {lr:.1e}; {LEAST_POINTS} steps are needed"
+    if isclose(lr, sweep.high):
+        return f"{told}. What to do: more --lr-steps, since a loss was seen in {len(points)} of them alone"
+    return f"{told}. What to do: a lower --lr-range, as in {sweep.low / 1000:.0e}:{lr:.0e}"
 
 
 def _too_short(command: str, points: int, result: Result) -> str:
