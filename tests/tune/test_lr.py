@@ -307,7 +307,9 @@ def test_a_sweep_that_ends_itself_too_soon_says_why(script: Path) -> None:
 def test_a_loss_that_is_no_number_from_the_first_is_not_the_rates(script: Path) -> None:
     """It was made before any update: no range is advised."""
     script.write_text(script.read_text().replace("loss = (model", "loss = 0 / torch.zeros(()) * (model"))
-    with pytest.raises(TrialFailed, match="the loss is nan.* before the rate had changed anything") as raised:
+    with pytest.raises(
+        TrialFailed, match=r"the loss is nan.* before the rate had changed anything"
+    ) as raised:
         find_lr([str(script)])
     assert "--lr-range" not in str(raised.value)
 

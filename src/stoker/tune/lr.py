@@ -66,8 +66,8 @@ def _gone(command: str, sweep: Sweep, points: Sequence[Mapping[str, Any]], why: 
     told = f"{command}: the sweep ended at its step {len(points)}: {why}"
     if len(points) == 1:
         return (
-            f"{told}, before the rate had changed anything. What to do: run the script as it stands first; its "
-            "loss must be a number"
+            f"{told}, before the rate had changed anything. What to do: run the script as it stands first; "
+            "its loss must be a number"
         )
     lr = points[-1]["lr"]
     told += f", at a rate of {lr:.1e}; {LEAST_POINTS} steps are needed"

@@ -1,7 +1,7 @@
 """An optimizer's state kept aside and put back in place, bit by bit.
 
-`load_state_dict` does not: it casts what an optimizer holds to the type of its parameter, and makes new groups,
-which a scheduler or a script may hold by now.
+`load_state_dict` does not: it casts what an optimizer holds to the type of its parameter, and makes new
+groups, where a scheduler or a script may hold the old ones.
 """
 
 import copy
