@@ -33,7 +33,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) -> None:
-    """Whole or not at all; what a settings file says beside changes is kept. `command`: as `as_words` has it."""
+    """Whole or not at all; what a settings file says beside changes is kept. `command` is quoted."""
     made_by = f"stoker tune {command}" if ranks == 1 else f"stoker tune --nproc {ranks} {command}"
     rest = _rest(path)
     notes = [
