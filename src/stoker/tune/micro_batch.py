@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from stoker.changes import Kind
-from stoker.changes.parts import lines
 from stoker.errors import TrialFailed
 from stoker.scratch import Guards
 from stoker.tune.meaning import Meaning, judge, take
+from stoker.tune.micro_found import MicroBatch
+from stoker.tune.micro_proof import check
 from stoker.tune.micro_trial import MicroTrial, hold
 
 # A batch larger than any: the first trial is of the script's own, whole.
@@ -31,37 +31,6 @@ _VRAM = 0.95
 _PROBED_UPDATES = 3
 
 Hold = Callable[[int], MicroTrial]
-Check = Callable[[int, int | None], Meaning]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicroBatch:
-    """What was found. `size` is None where nothing fits, or where parts would mean something else.
-
-    `rate` is that of `size`, `whole` that of the script's own batch, None where that does not fit.
-    """
-
-    size: int | None
-    batch: int
-    rate: float | None
-    whole: float | None
-    reason: str
-    trials: tuple[MicroTrial, ...]
-    check: Meaning | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As `stoker tune --micro-batch --json` prints it."""
-        check = None if self.check is None else {"kind": self.check.kind, "by": self.check.by}
-        return {
-            "schema": 1,
-            "micro_batch": self.size,
-            "batch": self.batch,
-            "rate": self.rate,
-            "whole": self.whole,
-            "reason": self.reason,
-            "check": check,
-            "trials": [one.to_json() for one in self.trials],
-        }
 
 
 def find_micro_batch(
@@ -103,30 +72,6 @@ def find_micro_batch(
         search = _Search(hold=held, in_time=lambda: time.monotonic() < deadline)
         found = search.find()
         return check(found, search.reference(found), checked)
-
-
-def check(found: MicroBatch, reference: int | None, checked: Check) -> MicroBatch:
-    """Hold what was found beside a size of larger parts, or what else ran; refused if it means another thing.
-
-    `reference` is that size; the batch as it is is None to `checked`.
-    """
-    if found.size is None or found.size >= found.batch:
-        return found
-    if reference is None:
-        return replace(found, reason=f"{found.reason}; no other size ran, so its weights are not compared")
-    try:
-        meaning = checked(found.size, None if reference >= found.batch else reference)
-    except TrialFailed as error:
-        return replace(found, reason=f"{found.reason}; its weights could not be compared: {error}")
-    if meaning.holds:
-        return replace(found, check=meaning)
-    refused = (
-        f"micro-batches of {found.size} are the fastest, and refused: {meaning.by}. "
-        f"Write them in the loop, as its loss wants it:\n{lines(found.size)}"
-    )
-    if found.whole is not None:
-        return replace(found, size=found.batch, rate=found.whole, reason=refused, check=meaning)
-    return replace(found, size=None, rate=None, reason=refused, check=meaning)
 
 
 @dataclass

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from stoker.errors import UsageError
 from stoker.tune.command import kinds_of
-from stoker.tune.micro_batch import MicroBatch, find_micro_batch
+from stoker.tune.micro_batch import find_micro_batch
+from stoker.tune.micro_found import MicroBatch
 from stoker.watch.words import rate
 
 
