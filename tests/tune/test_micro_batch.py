@@ -102,7 +102,7 @@ def test_sizes_that_mean_another_thing_are_refused() -> None:
 
 @pytest.mark.parametrize(("limit", "answer"), [(64, 64), (32, None)])
 def test_sizes_whose_meaning_is_not_known_are_refused(limit: int, answer: int | None) -> None:
-    """Where the probe fails, or nothing else ran to hold it beside: with the reason, and the lines to write."""
+    """Where the probe fails, or nothing else ran to hold it beside: with the reason, and lines to write."""
 
     def fails(size: int, beside: int | None) -> Meaning:
         raise TrialFailed("the first 3 steps could not be looked at (failed: KeyError)")

@@ -40,7 +40,7 @@ def judge(reading: Reading, guards: Guards) -> tuple[GuardName, str] | None:
     if shm is not None and shm <= guards.shm_headroom_bytes:
         return (
             "shm",
-            f"{size(shm)} is left in /dev/shm, where more than {size(guards.shm_headroom_bytes)} must stay free",
+            f"{size(shm)} is left in /dev/shm, where over {size(guards.shm_headroom_bytes)} must stay free",
         )
     if reading.room_free_bytes is not None and reading.room_free_bytes < _ROOM_LEFT:
         return (

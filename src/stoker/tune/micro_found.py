@@ -1,8 +1,9 @@
 """What the search for a micro-batch found, as a value."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from stoker.tune.comparison import Ratio
 from stoker.tune.meaning import Meaning
 from stoker.tune.micro_trial import MicroTrial
 
@@ -12,6 +13,7 @@ class MicroBatch:
     """What was found. `size` is None where nothing fits, or where parts would mean something else.
 
     `rate` is that of `size`, `whole` that of the script's own batch, None where that does not fit.
+    `ratio` is what parts gained over it in runs by turns, with its interval.
     """
 
     size: int | None
@@ -21,10 +23,12 @@ class MicroBatch:
     reason: str
     trials: tuple[MicroTrial, ...]
     check: Meaning | None = None
+    ratio: Ratio | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As `stoker tune --micro-batch --json` prints it."""
         check = None if self.check is None else {"kind": self.check.kind, "by": self.check.by}
+        ratio = None if self.ratio is None else asdict(self.ratio)
         return {
             "schema": 1,
             "micro_batch": self.size,
@@ -32,6 +36,7 @@ class MicroBatch:
             "rate": self.rate,
             "whole": self.whole,
             "reason": self.reason,
+            "ratio": ratio,
             "check": check,
             "trials": [one.to_json() for one in self.trials],
         }
