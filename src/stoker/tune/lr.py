@@ -21,6 +21,7 @@ from stoker.errors import TrialFailed, UsageError
 from stoker.scratch import Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.tune import optimizer_state
+from stoker.tune.aside import notes_of
 from stoker.tune.lr_curve import HIGH, LEAST_POINTS, LOW, STEPS, Curve, Running, Sweep
 from stoker.tune.lr_rates import Rates
 from stoker.tune.lr_sweep import as_argument
@@ -48,16 +49,19 @@ def find_lr(
     )
     points = [message.body for message in result.messages if message.kind == "point"]
     told = {message.kind: message.body for message in result.messages}
+    notes = notes_of(result)
     if len(points) < LEAST_POINTS and points and "stopped" in told:
-        raise TrialFailed(_gone(" ".join(command), sweep, points, told["stopped"]["why"]))
+        said = _gone(" ".join(command), sweep, points, told["stopped"]["why"])
+        raise TrialFailed("; ".join((said, *notes)))
     if len(points) < LEAST_POINTS:
-        raise TrialFailed(_too_short(" ".join(command), len(points), result))
+        raise TrialFailed("; ".join((_too_short(" ".join(command), len(points), result), *notes)))
     early = f"the script made {len(points)} of {steps} steps ({result.outcome}: {result.reason})"
     return Curve(
         rates=tuple(point["lr"] for point in points),
         losses=tuple(nan if point["loss"] is None else point["loss"] for point in points),
         stopped=told["stopped"]["why"] if "stopped" in told else early,
         ratios=tuple(told["groups"]["ratios"]),
+        notes=notes,
     )
 
 

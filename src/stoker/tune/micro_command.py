@@ -54,6 +54,8 @@ def show(found: MicroBatch, console: Console) -> None:
             str(one.size), rate(one.rate, "sample"), escape(f"{one.outcome}: {one.reason}".strip(": "))
         )
     console.print(table)
+    for note in found.notes:
+        console.print(f"note: {escape(note)}", style="dim", highlight=False, soft_wrap=True)
     if found.size is None:
         console.print(f"[bold]no micro-batch[/]: {escape(found.reason)}", highlight=False)
         return

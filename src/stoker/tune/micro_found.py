@@ -25,6 +25,11 @@ class MicroBatch:
     check: Meaning | None = None
     ratio: Ratio | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What trials may have left behind."""
+        return tuple(dict.fromkeys(note for one in self.trials for note in one.notes))
+
     def to_json(self) -> dict[str, Any]:
         """As `stoker tune --micro-batch --json` prints it."""
         check = None if self.check is None else {"kind": self.check.kind, "by": self.check.by}
@@ -38,5 +43,6 @@ class MicroBatch:
             "reason": self.reason,
             "ratio": ratio,
             "check": check,
+            "notes": list(self.notes),
             "trials": [one.to_json() for one in self.trials],
         }

@@ -16,6 +16,7 @@ from stoker.changes import held
 from stoker.scratch import Child, Guards, Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.tune.agreement import Agreement
+from stoker.tune.aside import notes_of
 
 _HOOK = "stoker.tune.micro_trial:prepare"
 # Updates that are dropped, with what is compiled and allocated in them; and the fewest that make a rate.
@@ -47,6 +48,7 @@ class MicroTrial:
     batch: int | None
     rate: float | None
     vram: int | None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
@@ -106,6 +108,7 @@ def read(size: int, result: Result, ranks: int = 1) -> MicroTrial:
         batch=max(batches) if batches else None,
         rate=rate if outcome == "ran" else None,
         vram=max(taken, default=None),
+        notes=notes_of(result),
     )
 
 
