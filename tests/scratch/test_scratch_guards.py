@@ -11,7 +11,7 @@ import pytest
 from scratch_kit import available, marked, plan
 
 from stoker.scratch import Guards, Limits, run, vram
-from stoker.scratch.guards import Reading, judge
+from stoker.scratch.guards import Reading, _free, judge
 from stoker.scratch.outcome import Ending, decide
 
 MIB = 1 << 20
@@ -102,6 +102,21 @@ def test_shared_memory_under_its_headroom_stops_a_script(tmp_path: Path) -> None
     result = run(plan(path, guards=Guards(shm_headroom_bytes=free - 32 * MIB)))
     assert (result.outcome, result.guard) == ("stopped", "shm"), result
     assert not Path("/dev/shm/filled").exists()
+
+
+@pytest.mark.parametrize("free", [0, 4096, 16 << 10])
+def test_full_shared_memory_stops_a_script_unasked(free: int) -> None:
+    """Its workers would be ended by the kernel, with no word of why."""
+    stopped = judge(Reading(shm_free_bytes=free), Guards())
+    assert stopped is not None
+    assert stopped[0] == "shm"
+    assert "is left in /dev/shm" in stopped[1]
+
+
+def test_little_shared_memory_from_the_first_stops_nobody() -> None:
+    """A run gets 64 KiB of its own where the machine's is full; a mount without a size has no end."""
+    assert judge(Reading(shm_free_bytes=64 << 10), Guards()) is None
+    assert _free("/proc") is None
 
 
 def test_a_script_that_prints_without_end_is_stopped(tmp_path: Path) -> None:

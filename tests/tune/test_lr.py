@@ -195,6 +195,44 @@ def test_a_finder_puts_everything_back(before: int) -> None:
     assert swept.told() == plain.told()
 
 
+def bits(value: torch.Tensor) -> tuple[torch.dtype, bytes]:
+    return value.dtype, value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.NAdam, torch.optim.ASGD, torch.optim.SGD])
+def test_a_finder_leaves_an_optimizers_own_types_and_objects(
+    kind: Callable[..., torch.optim.Optimizer], dtype: torch.dtype
+) -> None:
+    """State in float32 beside weights in another type, counters that are tensors, groups that others hold."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1).to(dtype)
+    loader = [torch.randn(8, 4, dtype=dtype) for _ in range(4)]
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        value: torch.Tensor = model(batch).square().mean()
+        return value
+
+    optimizer = kind(model.parameters(), lr=1e-3)
+    for batch in loader:
+        loss(model, batch).backward()
+        optimizer.step()
+    for parameter in model.parameters():  # as a trainer has it that keeps them in more bits than the weights
+        optimizer.state[parameter]["master"] = torch.randn(parameter.shape)
+        optimizer.state[parameter]["of lists"] = [torch.randn(3), 4]
+    groups, states = list(optimizer.param_groups), dict(optimizer.state)
+    leaves = torch.utils._pytree.tree_leaves([optimizer.param_groups, list(optimizer.state.values())])
+    before = [bits(one) if isinstance(one, torch.Tensor) else one for one in leaves]
+
+    Finder(model, optimizer, loss, loader).find(steps=20)
+
+    after = torch.utils._pytree.tree_leaves([optimizer.param_groups, list(optimizer.state.values())])
+    assert [bits(one) if isinstance(one, torch.Tensor) else one for one in after] == before
+    assert all(a is b for a, b in zip(after, leaves, strict=True) if isinstance(b, torch.Tensor))
+    assert all(a is b for a, b in zip(optimizer.param_groups, groups, strict=True))
+    assert all(optimizer.state[key] is value for key, value in states.items())
+
+
 def test_a_finder_puts_everything_back_when_the_loss_fails() -> None:
     """The error comes through; the weights are those of before."""
     loop = Loop()
@@ -253,6 +291,27 @@ def test_a_script_that_is_too_short_is_said(script: Path) -> None:
     """With how many steps it made."""
     with pytest.raises(TrialFailed, match=r"made 5 steps .* 20 are needed"):
         find_lr([str(script), "short"])
+
+
+def test_a_sweep_that_ends_itself_too_soon_says_why(script: Path) -> None:
+    """A range that is too high is not mended by a longer training: the loss and the rate are told."""
+    with pytest.raises(TrialFailed) as raised:
+        find_lr([str(script), "scaled"], low=2e-2, high=1.0)
+    said = str(raised.value)
+    assert "the loss is nan" in said
+    assert "at a rate of 2.1e-02" in said
+    assert "a lower --lr-range" in said
+    assert "longer" not in said
+
+
+def test_a_loss_that_is_no_number_from_the_first_is_not_the_rates(script: Path) -> None:
+    """It was made before any update: no range is advised."""
+    script.write_text(script.read_text().replace("loss = (model", "loss = 0 / torch.zeros(()) * (model"))
+    with pytest.raises(
+        TrialFailed, match=r"the loss is nan.* before the rate had changed anything"
+    ) as raised:
+        find_lr([str(script)])
+    assert "--lr-range" not in str(raised.value)
 
 
 def test_a_scaled_loss_that_is_no_number_ends_the_sweep(script: Path) -> None:

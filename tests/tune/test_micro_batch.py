@@ -11,7 +11,9 @@ from stoker.errors import TrialFailed
 from stoker.scratch import Guards
 from stoker.tune import find_micro_batch
 from stoker.tune.meaning import Meaning
-from stoker.tune.micro_batch import MicroBatch, _Search, check
+from stoker.tune.micro_batch import _Search
+from stoker.tune.micro_found import MicroBatch
+from stoker.tune.micro_proof import check
 from stoker.tune.micro_trial import MicroTrial, hold
 
 
@@ -96,6 +98,23 @@ def test_sizes_that_mean_another_thing_are_refused() -> None:
     none = check(machine(64, 32).find(), 16, lambda size, beside: wrong)
     assert none.size is None
     assert "x.split(32)" in none.reason
+
+
+@pytest.mark.parametrize(("limit", "answer"), [(64, 64), (32, None)])
+def test_sizes_whose_meaning_is_not_known_are_refused(limit: int, answer: int | None) -> None:
+    """Where the probe fails, or nothing else ran to hold it beside: with the reason, and lines to write."""
+
+    def fails(size: int, beside: int | None) -> Meaning:
+        raise TrialFailed("the first 3 steps could not be looked at (failed: KeyError)")
+
+    found = machine(64, limit, lambda size: 50.0 if size == 64 else 100.0).find()
+    assert found.size not in (None, 64)
+    for reference, says in ((64, "KeyError"), (None, "no other size ran")):
+        refused = check(found, reference, fails)
+        assert refused.size == answer
+        assert says in refused.reason
+        assert "refused" in refused.reason
+        assert f"x.split({found.size})" in refused.reason
 
 
 SCRIPT = """

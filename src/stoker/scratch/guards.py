@@ -37,10 +37,10 @@ def judge(reading: Reading, guards: Guards) -> tuple[GuardName, str] | None:
             f"{size(free)} of memory is left, under the {size(guards.ram_headroom_bytes)} kept free{held}",
         )
     shm = reading.shm_free_bytes
-    if shm is not None and shm < guards.shm_headroom_bytes:
+    if shm is not None and shm <= guards.shm_headroom_bytes:
         return (
             "shm",
-            f"{size(shm)} is left in /dev/shm, under the {size(guards.shm_headroom_bytes)} kept free",
+            f"{size(shm)} is left in /dev/shm, where over {size(guards.shm_headroom_bytes)} must stay free",
         )
     if reading.room_free_bytes is not None and reading.room_free_bytes < _ROOM_LEFT:
         return (
@@ -115,4 +115,6 @@ def _free(path: str) -> int | None:
         found = os.statvfs(path)
     except OSError:
         return None
+    if not found.f_blocks:
+        return None  # it has no size: what is free there is the machine's memory
     return found.f_bavail * found.f_frsize

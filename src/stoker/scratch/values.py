@@ -14,6 +14,10 @@ GuardName = Literal["ram", "shm", "room", "output", "idle"]
 MECHANISMS: tuple[Mechanism, ...] = ("overlay", "landlock", "patches")
 
 _GIB = 1 << 30
+# Where /dev/shm is full, what is written to it next ends a worker with SIGBUS, and nothing names the cause.
+# Four pages, and no more: Docker's own has 64 MiB, which loaders may use, and where the machine's is full a
+# run gets one of 64 KiB, in which a script that shares nothing is to go on.
+_SHM_HEADROOM = 16 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,14 @@ class Guards:
 
     `ram_bytes` is the most its processes may hold together (PSS, so shared pages count once);
     `ram_headroom_bytes` must stay free on the machine and in the memory group, whoever takes it.
-    `shm_headroom_bytes` must stay free in its /dev/shm. `room_bytes` is for all files it writes:
+    More than `shm_headroom_bytes` must stay free in its /dev/shm. `room_bytes` is for all files it writes:
     they are in memory. `output_bytes` is for its stdout and stderr. `vram_fraction` of each GPU
     is what torch may allocate there.
     """
 
     ram_bytes: int | None = None
     ram_headroom_bytes: int = _GIB // 2
-    shm_headroom_bytes: int = 0
+    shm_headroom_bytes: int = _SHM_HEADROOM
     room_bytes: int = 4 * _GIB
     output_bytes: int = _GIB // 4
     vram_fraction: float | None = None

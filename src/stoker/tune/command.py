@@ -150,7 +150,9 @@ def _settings(found: Found, path: Path | None) -> tuple[Path | None, UsageError 
     if path is None:
         return None, None
     try:
-        settings_file.write(path, found.tuned, " ".join(found.command), found.folder, found.ranks)
+        settings_file.write(
+            path, found.tuned, settings_file.as_words(found.command), found.folder, found.ranks
+        )
     except UsageError as error:  # not to be written, or no longer to be read
         return None, error
     return path, None

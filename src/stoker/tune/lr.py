@@ -6,9 +6,9 @@ curve = Finder(model, optimizer, loss, loader).find()  # in this process; all is
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import nan
+from math import isclose, nan
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader
 from stoker.errors import TrialFailed, UsageError
 from stoker.scratch import Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
+from stoker.tune import optimizer_state
+from stoker.tune.aside import notes_of
 from stoker.tune.lr_curve import HIGH, LEAST_POINTS, LOW, STEPS, Curve, Running, Sweep
 from stoker.tune.lr_rates import Rates
 from stoker.tune.lr_sweep import as_argument
@@ -48,16 +50,36 @@ def find_lr(
         )
     )
     points = [message.body for message in result.messages if message.kind == "point"]
-    if len(points) < LEAST_POINTS:
-        raise TrialFailed(_too_short(" ".join(command), len(points), result))
     told = {message.kind: message.body for message in result.messages}
+    notes = notes_of(result)
+    if len(points) < LEAST_POINTS and points and "stopped" in told:
+        said = _gone(" ".join(command), sweep, points, told["stopped"]["why"])
+        raise TrialFailed("; ".join((said, *notes)))
+    if len(points) < LEAST_POINTS:
+        raise TrialFailed("; ".join((_too_short(" ".join(command), len(points), result), *notes)))
     early = f"the script made {len(points)} of {steps} steps ({result.outcome}: {result.reason})"
     return Curve(
         rates=tuple(point["lr"] for point in points),
         losses=tuple(nan if point["loss"] is None else point["loss"] for point in points),
         stopped=told["stopped"]["why"] if "stopped" in told else early,
         ratios=tuple(told["groups"]["ratios"]),
+        notes=notes,
     )
+
+
+def _gone(command: str, sweep: Sweep, points: Sequence[Mapping[str, Any]], why: str) -> str:
+    """What to say of a sweep that ended itself: no longer training would have made it longer."""
+    told = f"{command}: the sweep ended at its step {len(points)}: {why}"
+    if len(points) == 1:
+        return (
+            f"{told}, before the rate had changed anything. What to do: run the script as it stands first; "
+            "its loss must be a number"
+        )
+    lr = points[-1]["lr"]
+    told += f", at a rate of {lr:.1e}; {LEAST_POINTS} steps are needed"
+    if isclose(lr, sweep.high):
+        return f"{told}. What to do: more --lr-steps, since a loss was seen in {len(points)} of them alone"
+    return f"{told}. What to do: a lower --lr-range, as in {sweep.low / 1000:.0e}:{lr:.0e}"
 
 
 def _too_short(command: str, points: int, result: Result) -> str:
@@ -162,7 +184,7 @@ class Finder:
         owned = (p for group in self._optimizer.param_groups for p in group["params"])
         parameters = {id(p): p for p in (*self._model.parameters(), *owned)}.values()
         values = [(p, p.detach().clone(), p.grad, _copied(p.grad)) for p in parameters]
-        optimizer = copy.deepcopy(self._optimizer.state_dict())
+        put_optimizer_back = optimizer_state.keep(self._optimizer)
         stepped = getattr(self._optimizer, "_opt_called", None)  # by which a scheduler warns
         scaler = None if self._scaler is None else copy.deepcopy(self._scaler.state_dict())
         generators = [(one, one.get_state()) for one in _generators_of(self._loader)]
@@ -183,7 +205,7 @@ class Finder:
                             buffer.copy_(before)
                 for module, mode in zip(modules, modes, strict=True):
                     module.training = mode
-                self._optimizer.load_state_dict(optimizer)
+                put_optimizer_back()
                 if stepped is not None:
                     self._optimizer._opt_called = stepped  # type: ignore[attr-defined]
                 if self._scaler is not None and scaler is not None:

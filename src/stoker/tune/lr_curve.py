@@ -76,6 +76,7 @@ class Curve:
     losses: tuple[float, ...]
     stopped: str
     ratios: tuple[float, ...] = (1.0,)
+    notes: tuple[str, ...] = ()
     smooth: tuple[float, ...] = field(init=False)
     lr: float | None = field(init=False)
     low: float | None = field(init=False)
@@ -104,6 +105,7 @@ class Curve:
             "why": self.why,
             "stopped": self.stopped,
             "ratios": list(self.ratios),
+            "notes": list(self.notes),
             "points": [
                 {"lr": rate, "loss": loss if isfinite(loss) else None, "smooth": average}
                 for rate, loss, average in zip(self.rates, self.losses, smooth, strict=True)

@@ -28,6 +28,8 @@ def show(curve: Curve, console: Console) -> None:
     console.print(f"{curve.rates[0]:<{min(_WIDTH, len(curve.smooth)) - 7}.1e}{curve.rates[-1]:.1e}")
     console.print(_table(curve))
     console.print(f"stopped: {escape(curve.stopped)}; {len(curve.rates)} steps", highlight=False)
+    for note in curve.notes:
+        console.print(f"note: {escape(note)}", style="dim", highlight=False, soft_wrap=True)
 
 
 def sparkline(values: tuple[float, ...], width: int = _WIDTH) -> str:

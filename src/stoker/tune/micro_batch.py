@@ -7,19 +7,19 @@ What counts is samples a second: the largest part that fits may be slower than h
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from stoker.changes import Kind
-from stoker.changes.parts import lines
 from stoker.errors import TrialFailed
 from stoker.scratch import Guards
-from stoker.tune.meaning import Meaning, judge, take
-from stoker.tune.micro_trial import MicroTrial, hold
+from stoker.tune.meaning import Meaning, Probe, judge, take
+from stoker.tune.micro_found import MicroBatch
+from stoker.tune.micro_proof import LEAST_RUNS, check, prove
+from stoker.tune.micro_trial import IDLE_SECONDS, MicroTrial, hold
 
 # A batch larger than any: the first trial is of the script's own, whole.
 _WHOLE = 1 << 24
@@ -29,39 +29,16 @@ _MOST_TRIALS = 12
 # Of the card: a size that fits to the last byte does not fit for long, with fragments, or samples that vary.
 _VRAM = 0.95
 _PROBED_UPDATES = 3
+# What comes after the search: runs of the fastest and the whole in turn, and probes, which take no longer.
+_PROOF, _PROBES = 2 * LEAST_RUNS, 3
+# Of a trial after its first updates, the least and the most, and what part of the budget: of 60 s one.
+_TRIAL_SECONDS, _TRIAL_SHARE = (1.0, 4.0), 0.02
+# How many times as long as the longest run so far a size's first update may take, beyond the time of others.
+_STARTS = 3.0
+# For the first trial of a budget that is none.
+_LEAST_SECONDS = 5.0
 
 Hold = Callable[[int], MicroTrial]
-Check = Callable[[int, int | None], Meaning]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicroBatch:
-    """What was found. `size` is None where nothing fits, or where parts would mean something else.
-
-    `rate` is that of `size`, `whole` that of the script's own batch, None where that does not fit.
-    """
-
-    size: int | None
-    batch: int
-    rate: float | None
-    whole: float | None
-    reason: str
-    trials: tuple[MicroTrial, ...]
-    check: Meaning | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As `stoker tune --micro-batch --json` prints it."""
-        check = None if self.check is None else {"kind": self.check.kind, "by": self.check.by}
-        return {
-            "schema": 1,
-            "micro_batch": self.size,
-            "batch": self.batch,
-            "rate": self.rate,
-            "whole": self.whole,
-            "reason": self.reason,
-            "check": check,
-            "trials": [one.to_json() for one in self.trials],
-        }
 
 
 def find_micro_batch(
@@ -70,65 +47,100 @@ def find_micro_batch(
     budget: float = 300.0,
     guards: Guards | None = None,
     ranks: int = 1,
-    seconds: float = 4.0,
+    seconds: float | None = None,
     allow_optimization: bool = False,
     offline: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> MicroBatch:
-    """Find it for a script: `find_micro_batch(["train.py", "--lr", "0.1"])`.
+    """Find it for a script, in so many seconds: `find_micro_batch(["train.py", "--lr", "0.1"])`.
 
     `guards` stop a trial that nears the memory that it may have; with several `ranks` all run the same size,
-    and one that does not fit on one of them fits on none. Parts must make the weights that larger ones make;
-    `allow_optimization` takes them with BatchNorm too, where they do not.
+    and one that does not fit on one of them fits on none. Parts must be faster than the whole batch beyond
+    doubt, where that fits, and make the weights that larger ones make; `allow_optimization` takes them with
+    BatchNorm too, where they do not. A trial is of `seconds`, by the budget where they are None.
     """
-    deadline = time.monotonic() + budget
+    clock = _Clock(deadline=time.monotonic() + budget)
     limits = guards or Guards(vram_fraction=_VRAM)
-    aside = partial(hold, ranks=ranks, offline=offline)
+    least, most = _TRIAL_SECONDS
+    each = min(most, max(least, budget * _TRIAL_SHARE)) if seconds is None else seconds
     with tempfile.TemporaryDirectory(prefix="stoker-") as home:
 
         def held(size: int) -> MicroTrial:
             tell(f"micro-batch of {size}" if size < _WHOLE else "the batch as it is")
-            most = max(20.0, deadline - time.monotonic())
-            folder = Path(home) / str(size)
-            return aside(command, size, folder=folder, seconds=seconds, most=most, guards=limits)
+            with clock.noting() as run:
+                return hold(
+                    command,
+                    size,
+                    folder=Path(home) / str(run),
+                    seconds=each,
+                    most=max(_LEAST_SECONDS, clock.left),
+                    start=clock.start,
+                    guards=limits,
+                    ranks=ranks,
+                    offline=offline,
+                )
+
+        def again(size: int) -> MicroTrial | None:
+            if not clock.allows(1 + _PROBES):
+                return None
+            return replace(held(_WHOLE), size=size) if size >= search.batch else held(size)
 
         def checked(size: int, beside: int | None) -> Meaning:
             tell(f"micro-batch of {size}: what it means")
             plain = {} if beside is None else {"micro_batch": beside}
-            # Parts draw what is dropped otherwise, and no worse: all the rest must be the same.
-            of = partial(take, command, steps=_PROBED_UPDATES, dropout=False, ranks=ranks, offline=offline)
+
+            def of(settings: Mapping[str, int]) -> Probe:
+                # Parts draw what is dropped otherwise, and no worse: all the rest must be the same.
+                left = max(1.0, clock.left)
+                return take(
+                    command,
+                    settings,
+                    steps=_PROBED_UPDATES,
+                    most=left,
+                    dropout=False,
+                    ranks=ranks,
+                    offline=offline,
+                )
+
             before = [of(plain) for _ in range(2)]
             changed = of({"micro_batch": size})
             kind: Kind = "optimization" if allow_optimization else "numerics"
             return judge(kind, changed, before, by_weights=True)
 
-        search = _Search(hold=held, in_time=lambda: time.monotonic() < deadline)
+        search = _Search(hold=held, in_time=lambda: clock.allows(1 + search.proof))
         found = search.find()
-        return check(found, search.reference(found), checked)
+        return check(prove(found, again), search.reference(found), checked)
 
 
-def check(found: MicroBatch, reference: int | None, checked: Check) -> MicroBatch:
-    """Hold what was found beside a size of larger parts, or what else ran; refused if it means another thing.
+@dataclass
+class _Clock:
+    """The time that is left, and what is begun in it: nothing that cannot end, by what runs took before."""
 
-    `reference` is that size; the batch as it is is None to `checked`.
-    """
-    if found.size is None or found.size >= found.batch:
-        return found
-    if reference is None:
-        return replace(found, reason=f"{found.reason}; no other size ran, so its weights are not compared")
-    try:
-        meaning = checked(found.size, None if reference >= found.batch else reference)
-    except TrialFailed as error:
-        return replace(found, reason=f"{found.reason}; its weights could not be compared: {error}")
-    if meaning.holds:
-        return replace(found, check=meaning)
-    refused = (
-        f"micro-batches of {found.size} are the fastest, and refused: {meaning.by}. "
-        f"Write them in the loop, as its loss wants it:\n{lines(found.size)}"
-    )
-    if found.whole is not None:
-        return replace(found, size=found.batch, rate=found.whole, reason=refused, check=meaning)
-    return replace(found, size=None, rate=None, reason=refused, check=meaning)
+    deadline: float
+    longest: float = 0.0
+    runs: int = 0
+
+    @property
+    def left(self) -> float:
+        """In seconds; below 0 when it is over."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def start(self) -> float | None:
+        """How long a size may take to its first update; the first run has all its time for it."""
+        return IDLE_SECONDS + _STARTS * self.longest if self.runs > 1 else None
+
+    def allows(self, runs: int) -> bool:
+        """Whether so many more can end in time."""
+        return self.left > runs * self.longest
+
+    @contextmanager
+    def noting(self) -> Iterator[int]:
+        """A run; its number."""
+        began = time.monotonic()
+        self.runs += 1
+        yield self.runs
+        self.longest = max(self.longest, time.monotonic() - began)
 
 
 @dataclass
@@ -139,6 +151,8 @@ class _Search:
     in_time: Callable[[], bool]
     most_trials: int = _MOST_TRIALS
     batch: int = 0
+    # Whether sizes are left out because the time is over.
+    cut: bool = False
     tried: dict[int, MicroTrial] = field(default_factory=dict)
 
     def find(self) -> MicroBatch:
@@ -162,6 +176,11 @@ class _Search:
         """A size that ran, to hold what was found beside: the largest other one."""
         sizes = [one.size for one in self.tried.values() if one.outcome == "ran" and one.size != found.size]
         return max(sizes, default=None)
+
+    @property
+    def proof(self) -> int:
+        """How many runs come after the search: where the whole batch does not fit nothing is to be faster."""
+        return _PROBES + (_PROOF if 1 in self.tried and self.tried[1].outcome == "ran" else 0)
 
     def _fit(self) -> int | None:
         """The first number of parts, doubled each time, that runs; None where none does."""
@@ -202,7 +221,11 @@ class _Search:
         return all(abs(size - one.size) > size // 16 for one in self.tried.values())
 
     def _may_try(self, parts: int) -> bool:
-        return parts in self.tried or (len(self.tried) < self.most_trials and self.in_time())
+        if parts in self.tried:
+            return True
+        in_time = self.in_time()
+        self.cut = self.cut or not in_time
+        return in_time and len(self.tried) < self.most_trials
 
     def _try(self, parts: int) -> MicroTrial:
         if parts not in self.tried:
@@ -231,6 +254,8 @@ class _Search:
             reason += f"; {min(too_large)} is too large"
         if failed := next((one for one in self.tried.values() if one.outcome == "failed"), None):
             reason += f"; {failed.size} could not be tried: {failed.reason}"
+        if self.cut:
+            reason += "; the time was up before others were: give a longer --budget"
         return self._found(one.size, one.rate, reason)
 
     def _nothing(self) -> MicroBatch:

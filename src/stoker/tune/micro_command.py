@@ -10,7 +10,8 @@ from rich.table import Table
 
 from stoker.errors import UsageError
 from stoker.tune.command import kinds_of
-from stoker.tune.micro_batch import MicroBatch, find_micro_batch
+from stoker.tune.micro_batch import find_micro_batch
+from stoker.tune.micro_found import MicroBatch
 from stoker.watch.words import rate
 
 
@@ -55,6 +56,8 @@ def show(found: MicroBatch, console: Console) -> None:
             str(one.size), rate(one.rate, "sample"), escape(f"{one.outcome}: {one.reason}".strip(": "))
         )
     console.print(table)
+    for note in found.notes:
+        console.print(f"note: {escape(note)}", style="dim", highlight=False, soft_wrap=True)
     if found.size is None:
         console.print(f"[bold]no micro-batch[/]: {escape(found.reason)}", highlight=False)
         return

@@ -16,12 +16,13 @@ from stoker.changes import held
 from stoker.scratch import Child, Guards, Limits, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.tune.agreement import Agreement
+from stoker.tune.aside import notes_of
 
 _HOOK = "stoker.tune.micro_trial:prepare"
 # Updates that are dropped, with what is compiled and allocated in them; and the fewest that make a rate.
 _WARM = 3
 _LEAST = 5
-_IDLE_SECONDS = 60.0
+IDLE_SECONDS = 60.0
 # Times that the allocator found no memory and gave its cache back, in a trial: more is thrashing.
 _MOST_RETRIES = 3
 # What is said by torch, Python and numpy where memory ends, on a card or the host.
@@ -47,6 +48,7 @@ class MicroTrial:
     batch: int | None
     rate: float | None
     vram: int | None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
@@ -66,18 +68,24 @@ def hold(
     folder: Path,
     seconds: float = 4.0,
     most: float = 120.0,
+    start: float | None = None,
     guards: Guards | None = None,
     ranks: int = 1,
     offline: bool = False,
 ) -> MicroTrial:
-    """Hold a trial: for so many seconds after its first updates; ended at `most`."""
+    """Hold a trial: for so many seconds after its first updates; ended at `most`.
+
+    It hangs where no update is made in a minute, or the first one not in `start`; None: in all its time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     result = run(
         ScratchPlan(
             command=tuple(command),
             hook=_HOOK,
             argument={"size": size, "seconds": seconds, "ranks": ranks},
-            limits=Limits(seconds=most, idle_seconds=min(_IDLE_SECONDS, most)),
+            limits=Limits(
+                seconds=most, idle_seconds=min(IDLE_SECONDS, most), start_seconds=min(start or most, most)
+            ),
             guards=guards or Guards(),
             output=folder,
             ranks=ranks,
@@ -102,6 +110,7 @@ def read(size: int, result: Result, ranks: int = 1) -> MicroTrial:
         batch=max(batches) if batches else None,
         rate=rate if outcome == "ran" else None,
         vram=max(taken, default=None),
+        notes=notes_of(result),
     )
 
 

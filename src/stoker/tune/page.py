@@ -11,7 +11,7 @@ from stoker.doctor.report.markup import Html, tag
 from stoker.doctor.report.story import Table
 from stoker.tune import pictures
 from stoker.tune.finding import Found, score_of
-from stoker.tune.settings_file import as_lines, use
+from stoker.tune.settings_file import as_lines, as_words, use
 from stoker.tune.tuner import Tried
 from stoker.tune.words import by_reason
 from stoker.watch.words import NA, duration, percent, rate
@@ -43,7 +43,7 @@ def document(found: Found, settings: Path | None = None) -> str:
 
 def _header(found: Found) -> Html:
     when = time.strftime("%Y-%m-%d %H:%M")
-    return tag("header", tag("p", "Stoker's search for ", tag("code", " ".join(found.command)), f", {when}"))
+    return tag("header", tag("p", "Stoker's search for ", tag("code", as_words(found.command)), f", {when}"))
 
 
 def _result(found: Found, settings: Path | None) -> Html:
@@ -71,7 +71,7 @@ def _use(found: Found, settings: Path | None) -> Html:
     place = "stoker.toml" if settings is None else str(settings)
     put = "To be put into" if settings is None else "Written to"
     lines = "\n".join(as_lines(found.tuned))
-    run = use(str(place), " ".join(found.command), found.ranks)
+    run = use(str(place), as_words(found.command), found.ranks)
     return tag(
         "div",
         tag("b", "What is kept"),

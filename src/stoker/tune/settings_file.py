@@ -3,8 +3,9 @@
 import contextlib
 import json
 import re
+import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,24 +33,45 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, tuned: Tuned, command: str, ledger: Path, ranks: int = 1) -> None:
-    """Whole or not at all; what a settings file says beside changes is kept."""
+    """Whole or not at all; what a settings file says beside changes is kept. `command` is quoted."""
     made_by = f"stoker tune {command}" if ranks == 1 else f"stoker tune --nproc {ranks} {command}"
     rest = _rest(path)
     notes = [
-        f"# Made by `{made_by}`; trials: {ledger}",
-        f"# {tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
-        + (f": {_times(tuned.ratio)}" if tuned.ratio is not None else ""),
-        f"# Use them: {use(path.name, command, ranks)}. Undo them: remove this file.",
+        _note(f"Made by `{made_by}`; trials: {ledger}"),
+        _note(
+            f"{tuned.baseline:.5g} {tuned.unit}s/s as it was, {tuned.best:.5g} with these"
+            + (f": {_times(tuned.ratio)}" if tuned.ratio is not None else "")
+        ),
+        _note(f"Use them: {use(path.name, command, ranks)}. Undo them: remove this file."),
     ]
+    text = rest.around(notes, as_lines(tuned))
+    _read_back(path, text, tuned)
     part = _part(path)
     try:
-        text = rest.around(notes, as_lines(tuned))
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):  # the error above tells what is wrong with that folder
             part.unlink(missing_ok=True)
         raise _unwritable(path, error) from None
+
+
+def _note(text: str) -> str:
+    """A comment, of one line whatever it tells: TOML has no control characters in it."""
+    return f"# {''.join(_escaped(one) for one in text)}"
+
+
+def _read_back(path: Path, text: str, tuned: Tuned) -> None:
+    """Refuse a text from which the settings would not come back; the file is as it was then."""
+    try:
+        said = tomllib.loads(text).get("changes")
+    except tomllib.TOMLDecodeError as error:
+        said = str(error)
+    if said != dict(tuned.settings):
+        raise UsageError(
+            f"settings for {path} would not be read back as they are ({said}), so it is not written: put "
+            f"them there by hand: {dict(tuned.settings)}"
+        )
 
 
 def _part(path: Path) -> Path:
@@ -61,9 +83,33 @@ def _unwritable(path: Path, error: OSError) -> NotPermitted:
 
 
 def use(path: str, command: str, ranks: int) -> str:
-    """How settings are put over a script."""
+    """How settings are put over a script, whose command is words for a shell."""
     run = "stoker run" if ranks == 1 else f"torchrun --nproc-per-node {ranks} -m stoker run"
-    return f"{run} --with {path} {command}"
+    return f"{run} --with {as_words([path])} {command}"
+
+
+def as_words(command: Sequence[str]) -> str:
+    """A command as it is typed, in one line that shows: `train.py --name 'two words' $'a\\nb'`."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _quoted(word) for word in command)
+
+
+def _quoted(word: str) -> str:
+    """As bash and zsh take what does not show: what is escaped, between $' and '."""
+    escaped = "".join(f"\\{one}" if one in "\\'" else _escaped(one) for one in word)
+    return f"$'{escaped}'"
+
+
+def _escaped(one: str) -> str:
+    """A character that shows as it is, others by their number; of a byte that is no text, the byte."""
+    at = ord(one)
+    if one.isprintable():
+        return one
+    if 0xDC80 <= at <= 0xDCFF:
+        return f"\\x{at - 0xDC00:02x}"
+    plain = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return plain.get(one) or (
+        f"\\x{at:02x}" if at < 0x80 else f"\\u{at:04x}" if at < 1 << 16 else f"\\U{at:08x}"
+    )
 
 
 def as_lines(tuned: Tuned) -> list[str]:
@@ -76,7 +122,7 @@ def as_lines(tuned: Tuned) -> list[str]:
             if one.outcome == "kept" and (one.candidate.change, one.candidate.value) == (name, value)
         )
         gained = "" if one.ratio is None else f"{_times(one.ratio)} as fast; "
-        lines += [f"# {gained}{one.reason}", f"{name} = {_toml(value)}"]
+        lines += [_note(f"{gained}{one.reason}"), f"{name} = {_toml(value)}"]
     return lines
 
 

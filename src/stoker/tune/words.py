@@ -13,14 +13,14 @@ from stoker.doctor.report.story import network
 from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
 from stoker.tune.search import Candidate, Search
-from stoker.tune.settings_file import as_lines, use
+from stoker.tune.settings_file import as_lines, as_words, use
 from stoker.tune.tuner import Tried, Tuned
 from stoker.watch.words import rate
 
 
 def show(found: Found, out: Path | None, report: Path | None, console: Console) -> None:
     """Print it. `out` are the settings that were written, if some were, `report` where that is."""
-    tuned, command = found.tuned, " ".join(found.command)
+    tuned, command = found.tuned, as_words(found.command)
     console.print()
     if tuned.ratio is None:
         console.print(
