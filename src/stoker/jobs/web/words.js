@@ -88,9 +88,9 @@ export function ran(job) {
   return duration((isKnown(job.ended) ? job.ended : Date.now() / 1000) - job.started);
 }
 
-/** What a job runs: a workload, or a script as the server lists it, by its folder and name. */
+/** What a job runs: a workload, or a script as the server lists it; one that it no longer lists, by its path's end. */
 export function kind(job) {
-  return job.workload ?? job.script.split("/").slice(-2).join("/");
+  return job.workload ?? job.script_name ?? job.script.split("/").slice(-2).join("/");
 }
 
 /** What a job was told, by dotted path: a workload's config, or a script's arguments. */

@@ -1,0 +1,94 @@
+"""What the page says is so, and stays so: copies, times, places in the queue, a connection that has gone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.jobs.job import Request
+
+from .browsing import Visit, chromium, expect
+from .kit import COUNT, tiny_heimdall
+from .servers import Live, running
+
+pytestmark = [pytest.mark.browser, pytest.mark.service, pytest.mark.timeout(400)]
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all."""
+    with chromium() as opened:
+        yield opened
+
+
+def sent(visit: Visit) -> Any:
+    """What the form sends when it is submitted."""
+    with visit.page.expect_request(lambda request: request.method == "POST") as asked:
+        visit.press("Submit")
+    return asked.value.post_data_json
+
+
+# --- a copy -----------------------------------------------------------------------------------------------
+
+
+def test_a_copy_runs_the_same_script(browser: Any, tmp_path: Path) -> None:
+    """One of a folder inside an allowed one too, beside another of the same end that is allowed as well."""
+    for folder in ("exp/sub", "sub"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "t.py").write_text("print('here')\n")
+    with running(tmp_path / "jobs", scripts=(tmp_path / "sub", tmp_path / "exp")) as live:
+        made = live.post("/jobs", {"script": "exp/sub/t.py", "job_name": "deep"}).json
+        visit = Visit(browser, live, f"#/jobs/{made['id']}")
+        expect(visit.page.locator(".facts")).to_contain_text("exp/sub/t.py")
+        visit.page.get_by_role("link", name="Copy and edit").click()
+        expect(visit.page.get_by_label("What to run")).to_have_value("script:exp/sub/t.py")
+        assert sent(visit)["script"] == "exp/sub/t.py"
+        expect(visit.heading()).to_have_text("deep")
+        scripts = [one["script"] for one in live.get("/jobs").json["jobs"]]
+        assert scripts == [str(tmp_path / "exp/sub/t.py")] * 2
+        assert visit.said == []
+        visit.page.close()
+
+
+def test_a_copy_needs_what_the_first_needed(browser: Any, server: Live) -> None:
+    """No card where it had none; the memory to the byte; what is changed is sent as it was changed."""
+    needs: dict[str, Any] = {"gpus": 0, "vram_bytes": 5 * GIB // 2, "ram_bytes": GIB // 4 + 1}
+    job = server.store.create(Request(name="frugal", script=COUNT, arguments=("1", "0", "1"), **needs))
+    visit = Visit(browser, server, f"#/new?from={job.id}")
+    expect(visit.page.get_by_label("GPUs", exact=True)).to_have_value("0")
+    assert {name: value for name, value in sent(visit).items() if name in needs} == needs
+    expect(visit.heading()).to_have_text("frugal")
+    visit.page.get_by_role("link", name="Copy and edit").click()
+    visit.page.get_by_label("Free memory of each GPU, GiB").fill("")
+    visit.page.get_by_label("Free memory, GiB", exact=True).fill("0.5")
+    told = sent(visit)
+    assert "vram_bytes" not in told and told["ram_bytes"] == GIB // 2
+    assert visit.said == []
+    visit.page.close()
+
+
+def test_a_copy_for_another_device_needs_what_its_settings_say(browser: Any, server: Live) -> None:
+    """A number of cards that belonged to other settings is not sent with the new ones."""
+    job = server.store.create(tiny_heimdall())
+    visit = Visit(browser, server, f"#/new?from={job.id}")
+    expect(visit.page.get_by_label("GPUs", exact=True)).to_have_value("0")
+    visit.page.get_by_label("device", exact=True).select_option("auto")
+    expect(visit.page.get_by_label("GPUs", exact=True)).to_have_value("")
+    assert "gpus" not in sent(visit)
+    visit.page.close()
+
+
+def test_a_need_that_cannot_be_met_is_told_at_its_field(browser: Any, server: Live) -> None:
+    """More memory than the machine has, which the server alone knows."""
+    visit = Visit(browser, server, "#/new")
+    visit.page.get_by_text("GPUs and memory", exact=True).click()
+    visit.page.get_by_label("Free memory, GiB", exact=True).fill("many")
+    visit.press("Submit")
+    expect(visit.page.get_by_text("many is not a number, as in 0.001 or 1e-3, 0 or more")).to_be_visible()
+    visit.page.get_by_label("Free memory, GiB", exact=True).fill("1000000")
+    visit.press("Submit")
+    expect(visit.page.get_by_text("this machine has")).to_be_visible()
+    expect(visit.page.get_by_label("Free memory, GiB", exact=True)).to_be_focused()
+    visit.page.close()
