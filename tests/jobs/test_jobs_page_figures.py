@@ -1,5 +1,6 @@
 """What the page says is so, and stays so: copies, times, places in the queue, a connection that has gone."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import pytest
 
 from stoker.jobs.job import Request
+from stoker.jobs.states import State
+from stoker.jobs.store import Store
+from stoker.jobs.store.holding import Holding
 
 from .browsing import Visit, chromium, expect
-from .kit import COUNT, tiny_heimdall
+from .kit import COUNT, counting, tiny_heimdall
 from .servers import Live, running
 
 pytestmark = [pytest.mark.browser, pytest.mark.service, pytest.mark.timeout(400)]
@@ -91,4 +95,33 @@ def test_a_need_that_cannot_be_met_is_told_at_its_field(browser: Any, server: Li
     visit.press("Submit")
     expect(visit.page.get_by_text("this machine has")).to_be_visible()
     expect(visit.page.get_by_label("Free memory, GiB", exact=True)).to_be_focused()
+    visit.page.close()
+
+
+# --- how long it ran --------------------------------------------------------------------------------------
+
+
+def test_the_time_between_attempts_is_not_time_run(browser: Any, server: Live) -> None:
+    """A minute, cancelled, resumed after a week: it ran a minute, and does not while it is queued."""
+    now = [time.time() - 7 * 86400]
+    store = Store.open(server.settings.store_url, clock=lambda: now[0])
+    ids = [store.create(counting(name=name)).id for name in ("paused", "other")]
+    holding = Holding(store)
+    for id_ in ids:
+        attempt = holding.claim(id_, engine="test")
+        assert attempt is not None
+        holding.begin(id_, attempt.token, "test/1")
+        now[0] += 60
+        holding.finish(id_, attempt.token, State.CANCELLED)
+    now[0] = time.time()
+    store.ask_resume(ids[0])
+    store.close()
+    visit = Visit(browser, server, f"#/jobs/{ids[0]}")
+    ran = visit.page.locator(".facts > div").filter(has_text="Ran")
+    expect(ran).to_have_text("Ran1 min 00 s")
+    visit.page.goto(f"{server.url}/#/")
+    expect(visit.page.get_by_role("row", name="paused").locator(".pace")).to_contain_text("1 min 00 s")
+    visit.page.goto(f"{server.url}/#/compare/{','.join(ids)}")
+    row = visit.page.get_by_role("row").filter(has=visit.page.get_by_role("rowheader", name="Ran"))
+    expect(row.get_by_role("cell").first).to_have_text("1 min 00 s")
     visit.page.close()

@@ -6,7 +6,7 @@ import { badge, notice, progressBar, shareBar } from "./badge.js";
 import { board, putPoint } from "./curves.js";
 import { el, fill, say, write } from "./dom.js";
 import { logPanel } from "./log.js";
-import { bytes, count, duration, ENDED, isKnown, kind, leaf, moment, percent, PHASES, ran, rate, settings, steps } from "./words.js";
+import { bytes, count, duration, ENDED, isKnown, kind, leaf, moment, percent, PHASES, ran, rate, settings, steps, took } from "./words.js";
 
 export function jobPage(main, { id, go }) {
   const path = `/jobs/${encodeURIComponent(id)}`;
@@ -191,7 +191,7 @@ export function jobPage(main, { id, go }) {
           cell("State", one.outcome ?? now),
           cell("Steps", `${count(one.first_step ?? 0)} to ${count(one.last_step)}`),
           cell("Began", moment(one.started ?? one.created)),
-          cell("Took", ran(one)),
+          cell("Took", took(one)),
           cell("Told", one.error ?? ""))));
         node.parentElement.hidden = attempts.length === 0;
       },

@@ -82,10 +82,19 @@ export function steps(job) {
   return isKnown(job.steps) ? `${count(job.step)} of ${count(job.steps)}` : `${count(job.step)}`;
 }
 
-/** How long it ran, or has run so far. */
-export function ran(job) {
-  if (!isKnown(job.started)) return NONE;
-  return duration((isKnown(job.ended) ? job.ended : Date.now() / 1000) - job.started);
+/** How long a job's attempts ran, or have run so far; the time between them is not counted. */
+export function ran({ attempts }) {
+  const begun = attempts.filter((one) => isKnown(one.started));
+  return begun.length ? duration(begun.reduce((sum, one) => sum + lasted(one), 0)) : NONE;
+}
+
+/** How long one attempt took, or has taken so far. */
+export function took(attempt) {
+  return isKnown(attempt.started) ? duration(lasted(attempt)) : NONE;
+}
+
+function lasted({ started, ended }) {
+  return Math.max(0, (isKnown(ended) ? ended : Date.now() / 1000) - started);
 }
 
 /** What a job runs: a workload, or a script as the server lists it; one that it no longer lists, by its path's end. */
