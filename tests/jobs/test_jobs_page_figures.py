@@ -125,3 +125,86 @@ def test_the_time_between_attempts_is_not_time_run(browser: Any, server: Live) -
     row = visit.page.get_by_role("row").filter(has=visit.page.get_by_role("rowheader", name="Ran"))
     expect(row.get_by_role("cell").first).to_have_text("1 min 00 s")
     visit.page.close()
+
+
+# --- the queue --------------------------------------------------------------------------------------------
+
+
+def test_the_place_in_the_queue_moves_on_a_jobs_page(browser: Any, server: Live) -> None:
+    """When another before it leaves, of which the job's own stream says nothing; compared ones too."""
+    ids = [server.store.create(counting(name=f"waits {at}")).id for at in range(4)]
+    visit = Visit(browser, server, f"#/jobs/{ids[2]}")
+    expect(visit.state()).to_have_text("queued, 3rd")
+    server.store.ask_cancel(ids[0])
+    expect(visit.state()).to_have_text("queued, 2nd")
+    visit.page.goto(f"{server.url}/#/compare/{ids[2]},{ids[3]}")
+    places = visit.page.locator(".beside .badge")
+    expect(places).to_have_text(["queued, 2nd", "queued, 3rd"])
+    server.store.ask_cancel(ids[1])
+    expect(places).to_have_text(["queued, 1st", "queued, 2nd"])
+    assert visit.said == []
+    visit.page.close()
+
+
+def test_places_move_in_a_long_list(browser: Any, server: Live) -> None:
+    """Where there are older jobs behind it, and where they were asked for: those stay."""
+    ids = [server.store.create(counting(name=f"waits {at:02}")).id for at in range(60)]
+    visit = Visit(browser, server)
+    rows = visit.page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    newest = visit.page.get_by_role("row", name="waits 59").locator(".badge")
+    expect(newest).to_have_text("queued, 60th")
+    server.store.ask_cancel(ids[0])
+    expect(newest).to_have_text("queued, 59th")
+    visit.press("Older jobs")
+    expect(rows).to_have_count(60)
+    server.store.ask_cancel(ids[30])
+    expect(newest).to_have_text("queued, 58th")
+    expect(visit.page.get_by_role("row", name="waits 05").locator(".badge")).to_have_text("queued, 5th")
+    expect(rows).to_have_count(60)
+    assert visit.said == []
+    visit.page.close()
+
+
+def test_older_rows_are_there_when_a_tab_is_looked_at_again(browser: Any, server: Live) -> None:
+    """It lets go of its stream meanwhile; what changed in older rows is told as well."""
+    ids = [server.store.create(counting(name=f"waits {at:02}")).id for at in range(60)]
+    visit = Visit(browser, server)
+    rows = visit.page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    visit.press("Older jobs")
+    expect(rows).to_have_count(60)
+    look = """away => {
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => away });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    visit.page.evaluate(look, True)
+    server.store.ask_cancel(ids[3])
+    visit.page.evaluate(look, False)
+    expect(visit.page.get_by_role("row", name="waits 03").locator(".badge")).to_have_text("cancelled")
+    expect(rows).to_have_count(60)
+    visit.page.close()
+
+
+# --- what is newer ----------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_was_long_on_its_way_is_not_shown_over_newer_news(browser: Any, server: Live) -> None:
+    """The stream has told of the job's start before the page's own question was answered."""
+    id_ = server.store.create(counting(name="quick")).id
+    old = server.get(f"/jobs/{id_}").json
+    visit = Visit(browser, server, "#/nowhere")
+    held: list[Any] = []
+    visit.page.route(f"**/jobs/{id_}", lambda route: held.append(route))
+    visit.page.goto(f"{server.url}/#/jobs/{id_}")
+    expect(visit.state()).to_have_text("queued, 1st")
+    holding = Holding(server.store)
+    attempt = holding.claim(id_, engine="test")
+    assert attempt is not None
+    holding.begin(id_, attempt.token, "test/1")
+    expect(visit.state()).to_have_text("running")
+    with visit.page.expect_response("**/logs?last=2000"):
+        for route in held:
+            route.fulfill(json=old)
+    assert visit.state().inner_text() == "running"
+    visit.page.close()
