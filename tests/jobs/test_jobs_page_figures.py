@@ -1,5 +1,6 @@
 """What the page says is so, and stays so: copies, times, places in the queue, a connection that has gone."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from stoker.jobs.states import State
 from stoker.jobs.store import Store
 from stoker.jobs.store.holding import Holding
 
-from .browsing import Visit, chromium, expect
+from .browsing import Site, Visit, chromium, expect, settings_of
 from .kit import COUNT, counting, tiny_heimdall
 from .servers import Live, running
 
@@ -208,3 +209,26 @@ def test_an_answer_that_was_long_on_its_way_is_not_shown_over_newer_news(browser
             route.fulfill(json=old)
     assert visit.state().inner_text() == "running"
     visit.page.close()
+
+
+def test_a_stream_that_fell_silent_is_opened_again(browser: Any, tmp_path: Path) -> None:
+    """A connection whose other end is gone without a word: told after 45 s, and gone on with."""
+    site = Site(settings_of(tmp_path / "jobs"))
+    try:
+        visit = Visit(browser, site, "#/nowhere")
+        visit.page.clock.install()
+        visit.page.goto(f"{site.url}/#/")
+        connection = visit.page.locator("#connection")
+        expect(connection).to_have_text("live")
+        expect(visit.page.get_by_text("There are no jobs yet.")).to_be_visible()
+        site.send(signal.SIGSTOP)
+        visit.page.clock.fast_forward(46_000)
+        expect(connection).to_have_text("connection lost, trying again")
+        site.send(signal.SIGCONT)
+        expect(connection).to_have_text("live")
+        site.submit("afterwards", "1", "0.01", "1")
+        expect(visit.page.get_by_role("link", name="afterwards")).to_be_visible()
+        visit.page.close()
+    finally:
+        site.send(signal.SIGCONT)
+        site.close()
