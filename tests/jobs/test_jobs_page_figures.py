@@ -232,3 +232,24 @@ def test_a_stream_that_fell_silent_is_opened_again(browser: Any, tmp_path: Path)
     finally:
         site.send(signal.SIGCONT)
         site.close()
+
+
+# --- comparing --------------------------------------------------------------------------------------------
+
+
+def test_more_jobs_than_can_be_compared_are_told(browser: Any, server: Live) -> None:
+    """In the list before they are compared; and by the page, where an address has more."""
+    ids = [server.store.create(counting(name=f"run {at}")).id for at in range(8)]
+    visit = Visit(browser, server)
+    for at in range(7):
+        visit.page.get_by_label(f"compare run {at}").check()
+    expect(visit.page.get_by_role("button", name="7 chosen: compare 6 at most")).to_be_disabled()
+    visit.page.get_by_label("compare run 0").uncheck()
+    visit.press("Compare 6 jobs")
+    expect(visit.page.locator(".beside").first.locator("thead th")).to_have_count(6)
+    expect(visit.page.get_by_text("Of 8 jobs")).to_have_count(0)
+    visit.page.goto(f"{server.url}/#/compare/{','.join(ids)}")
+    expect(visit.page.get_by_text("Of 8 jobs the first 6 are shown")).to_be_visible()
+    expect(visit.page.locator(".beside").first.locator("thead th")).to_have_count(6)
+    assert visit.said == []
+    visit.page.close()

@@ -7,9 +7,11 @@ import { el, fill, fresh, write } from "./dom.js";
 import { askForPlaces } from "./places.js";
 import { duration, kind, leaf, moment, number, ran, rate, settings as settingsOf, steps } from "./words.js";
 
-const MOST = 6;
+export const MOST = 6;
 
-export function comparePage(main, { ids, go }) {
+export function comparePage(main, { ids: asked, go }) {
+  const ids = [...new Set(asked)].slice(0, MOST);
+  const left = new Set(asked).size - ids.length;
   const ending = new AbortController();
   const trouble = el("div");
   const runs = new Map();
@@ -23,14 +25,15 @@ export function comparePage(main, { ids, go }) {
   let settings = null;
   let stream = null;
 
-  fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, places.node, chooser);
+  fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, places.node,
+    left > 0 ? el("p", { class: "notice" }, `Of ${ids.length + left} jobs the first ${MOST} are shown: more cannot be told apart.`) : null, chooser);
   start();
 
   async function start() {
     try {
       await showChooser();
       if (ids.length < 2) return;
-      for (const id of ids.slice(0, MOST)) runs.set(id, { job: await get(`/jobs/${encodeURIComponent(id)}`, ending), last: 0, busy: false, heard: 0, badge: badge() });
+      for (const id of ids) runs.set(id, { job: await get(`/jobs/${encodeURIComponent(id)}`, ending), last: 0, busy: false, heard: 0, badge: badge() });
       name();
       figures = beside([...runs.values()], true);
       settings = beside([...runs.values()], false);

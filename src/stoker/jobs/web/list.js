@@ -2,6 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { badge, notice, progressBar } from "./badge.js";
+import { MOST } from "./compare.js";
 import { el, fill, say, write } from "./dom.js";
 import { askForPlaces } from "./places.js";
 import { duration, ENDED, kind, moment, rate, ran, STATES, steps } from "./words.js";
@@ -239,8 +240,9 @@ export function listPage(main, { query, go }) {
 
   function showChoice() {
     bar.hidden = chosen.size === 0;
-    compare.disabled = chosen.size < 2;
-    write(compare, chosen.size < 2 ? "Choose another to compare" : `Compare ${chosen.size} jobs`);
+    compare.disabled = chosen.size < 2 || chosen.size > MOST;
+    if (chosen.size > MOST) write(compare, `${chosen.size} chosen: compare ${MOST} at most`);
+    else write(compare, chosen.size < 2 ? "Choose another to compare" : `Compare ${chosen.size} jobs`);
   }
 
   function showEmpty() {
