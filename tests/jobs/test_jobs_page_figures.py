@@ -66,7 +66,7 @@ def test_a_copy_needs_what_the_first_needed(browser: Any, server: Live) -> None:
     assert {name: value for name, value in sent(visit).items() if name in needs} == needs
     expect(visit.heading()).to_have_text("frugal")
     visit.page.get_by_role("link", name="Copy and edit").click()
-    visit.page.get_by_label("Free memory of each GPU, GiB").fill("")
+    visit.page.get_by_label("Free GPU memory, GiB").fill("")
     visit.page.get_by_label("Free memory, GiB", exact=True).fill("0.5")
     told = sent(visit)
     assert "vram_bytes" not in told and told["ram_bytes"] == GIB // 2

@@ -11,8 +11,8 @@ const ACTIONS = {
 };
 
 /**
- * Buttons for what a job can; `changed(job, name, begun)` is called after one, with what `begun()` told before it;
- * `failed(error)` when it was refused.
+ * Buttons for what a job can; `changed(job, name, before)` is called after one, with what `begun()` told
+ * when it was pressed; `failed(error)` when it was refused.
  */
 export function actions({ begun, changed, failed }) {
   const node = el("div", { class: "actions", role: "group", "aria-label": "Actions" });

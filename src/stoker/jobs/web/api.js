@@ -3,7 +3,7 @@
 import { askFor, el, fresh } from "./dom.js";
 
 const BASE = "/api/training";
-// A server that has nothing to tell says so every 15 s; one that is silent for three of them is not there any more.
+// A server that has nothing to tell says so every 15 s; one that left out three of them is gone.
 const SILENCE_MS = 45_000;
 
 /** What the server refused, or that it did not answer (status 0); `fields` are those of a 422. */
@@ -37,7 +37,7 @@ export async function* pages(path, { signal, after = 0 } = {}) {
 /**
  * Follow a stream until `stop()`. `on` has a listener for each kind of event, and may have `open` (called at every
  * connection, with true at the first) and `gone` (there is nothing to follow, or nobody may).
- * A connection on which nothing comes, as after a laptop's sleep or behind a router that forgot it, is given up for a new one.
+ * A connection on which nothing comes, as after a laptop's sleep, is given up for a new one.
  * A hidden tab lets go of its connection (a browser has six for all tabs) and goes on from the last id when it is seen.
  */
 export function follow(path, on) {
@@ -51,7 +51,8 @@ export function follow(path, on) {
     const silence = watch(connection);
     const headers = { Accept: "text/event-stream", ...(last === null ? {} : { "Last-Event-ID": last }) };
     try {
-      const answer = await send("GET", path, { headers, signal: AbortSignal.any([ending.signal, connection.signal]) });
+      const signal = AbortSignal.any([ending.signal, connection.signal]);
+      const answer = await send("GET", path, { headers, signal });
       show("live");
       tries = 0;
       on.open?.(last === null);
@@ -174,7 +175,7 @@ async function askForToken() {
   }
 }
 
-/** Abort a connection on which nothing came for too long; who is asked for a token has all the time there is. */
+/** Abort a connection on which nothing came for too long; whoever is asked for a token has time. */
 function watch(connection) {
   let timer = 0;
   const broken = () => {
@@ -185,7 +186,7 @@ function watch(connection) {
   return { broken, end: () => clearTimeout(timer) };
 }
 
-/** The events of a stream's body, as they come: {kind, id, data}; `came` is called for whatever comes, comments too. */
+/** The events of a stream's body, as they come: {kind, id, data}; `came()` for whatever comes, comments too. */
 async function* events(body, came) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -25,15 +25,19 @@ export function comparePage(main, { ids: asked, go }) {
   let settings = null;
   let stream = null;
 
-  fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, places.node,
-    left > 0 ? el("p", { class: "notice" }, `Of ${ids.length + left} jobs the first ${MOST} are shown: more cannot be told apart.`) : null, chooser);
+  const most = el("p", { class: "notice", hidden: left === 0 },
+    `Of ${ids.length + left} jobs the first ${MOST} are shown: more cannot be told apart.`);
+  fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, places.node, most, chooser);
   start();
 
   async function start() {
     try {
       await showChooser();
       if (ids.length < 2) return;
-      for (const id of ids) runs.set(id, { job: await get(`/jobs/${encodeURIComponent(id)}`, ending), last: 0, busy: false, heard: 0, badge: badge() });
+      for (const id of ids) {
+        const job = await get(`/jobs/${encodeURIComponent(id)}`, ending);
+        runs.set(id, { job, last: 0, busy: false, heard: 0, badge: badge() });
+      }
       name();
       figures = beside([...runs.values()], true);
       settings = beside([...runs.values()], false);

@@ -7,8 +7,9 @@ import { leaf } from "./words.js";
 class Unreadable extends Error {}
 
 /**
- * A form for a schema: `node`, `values()` (nested, without defaults), `showErrors(fields)`, `set(values)`. Beside what JSON
- * schemas have, a field may have a `label`, and a word (`blank`) for what is so where it is left empty.
+ * A form for a schema: `node`, `values()` (nested, without defaults), `showErrors(fields)`, `set(values)`.
+ * Beside what JSON schemas have, a field may have a `label`, and a word (`blank`) for what is so where it is
+ * left empty.
  */
 export function schemaForm(schema, { prefix }) {
   const fields = new Map();
@@ -122,7 +123,7 @@ function makeField(path, schema, standard) {
     note() {
       const isChanged = isSwitch ? input.checked !== standard : input.value !== typed(standard, schema);
       write(hint, [sentence(schema.description), schema.type === "array" && !schema.byLine && "Several by commas.",
-        isChanged && !schema.byLine && `Default: ${standard === null && schema.blank ? schema.blank : shown(standard)}`].filter(Boolean).join(" "));
+        isChanged && !schema.byLine && `Default: ${(standard === null && schema.blank) || shown(standard)}`].filter(Boolean).join(" "));
       field.node.classList.toggle("changed", isChanged);
     },
     refuse(text) {

@@ -85,7 +85,7 @@ export function listPage(main, { query, go }) {
   }
 
   let asked = 0;
-  /** Those before a number; the newest take the place of all that were there. As many pages as lead to `until`. */
+  /** Those before a number, as many pages as lead to `until`; the newest take the place of all that were there. */
   async function load(before, until = Infinity) {
     asked += 1;
     const mine = asked;
@@ -145,7 +145,8 @@ export function listPage(main, { query, go }) {
 
   /** Places of the queued jobs that are shown. Whoever is queued no longer, the stream tells. */
   async function moveUp() {
-    const numbers = [...rows.values()].filter((row) => row.job.state === "queued").map((row) => row.job.number);
+    const shown = [...rows.values()].map((row) => row.job);
+    const numbers = shown.filter((job) => job.state === "queued").map((job) => job.number);
     const mine = asked;
     heard.clear();
     for (let at = Math.max(...numbers) + 1; at !== null && at > Math.min(...numbers);) {

@@ -13,14 +13,27 @@ const ARGUMENTS = {
 };
 
 const GIB = 2 ** 30;
-const optional = (type, told) => ({ ...told, anyOf: [{ type, minimum: 0 }, { type: "null" }], default: null });
-const NEEDS = {
+const optional = (type, told) => (
+  { ...told, anyOf: [{ type, minimum: 0 }, { type: "null" }], default: null });
+const needsOf = (of) => ({
   properties: {
-    gpus: optional("integer", { label: "GPUs", blank: "as its settings say", description: "Cards that are its own while it runs; for a script one, where there is one" }),
-    vram_bytes: optional("number", { label: "Free memory of each GPU, GiB", blank: "any", description: "A card with less is not taken" }),
-    ram_bytes: optional("number", { label: "Free memory, GiB", blank: "any", description: "It waits until the machine has so much" }),
+    gpus: optional("integer", {
+      label: "GPUs",
+      blank: of === "script" ? "one, where there is one" : "as its settings say",
+      description: "Cards that are its own while it runs",
+    }),
+    vram_bytes: optional("number", {
+      label: "Free GPU memory, GiB",
+      blank: "any",
+      description: "A card with less is not taken",
+    }),
+    ram_bytes: optional("number", {
+      label: "Free memory, GiB",
+      blank: "any",
+      description: "It waits until the machine has so much",
+    }),
   },
-};
+});
 // Settings that say how many cards a workload needs.
 const DEVICES = ["train.device", "train.devices"];
 
@@ -68,7 +81,8 @@ export function newPage(main, { query, go }) {
     choose();
     if (from) {
       form.set(from.workload ? from.config : { arguments: from.arguments });
-      needs.set({ gpus: from.gpus, vram_bytes: scaled(from.vram_bytes, 1 / GIB), ram_bytes: scaled(from.ram_bytes, 1 / GIB) });
+      const { gpus, vram_bytes: vram, ram_bytes: ram } = from;
+      needs.set({ gpus, vram_bytes: scaled(vram, 1 / GIB), ram_bytes: scaled(ram, 1 / GIB) });
       isCopied = true;
     }
     what.addEventListener("change", choose);
@@ -85,22 +99,28 @@ export function newPage(main, { query, go }) {
       form = of === "workload"
         ? schemaForm(workloads.find((one) => one.name === chosen).schema, { prefix: "config." })
         : schemaForm(ARGUMENTS, { prefix: "" });
-      needs = schemaForm(NEEDS, { prefix: "" });
+      needs = schemaForm(needsOf(of), { prefix: "" });
       isCopied = false;
       needs.node.addEventListener("input", ({ target }) => { isCopied &&= target.name !== "gpus"; });
-      form.node.addEventListener("input", ({ target }) => isCopied && DEVICES.includes(target.name) && needs.set({ gpus: null }));
+      form.node.addEventListener("input", ({ target }) => {
+        if (isCopied && DEVICES.includes(target.name)) needs.set({ gpus: null });
+      });
       fill(settings, el("h2", {}, "Settings"), form.node,
-        el("details", { class: "group apart", open: from !== null }, el("summary", {}, "GPUs and memory"), needs.node));
+        el("details", { class: "group apart", open: from !== null },
+          el("summary", {}, "GPUs and memory"), needs.node));
     }
 
     async function submit(event) {
       event.preventDefault();
       fill(rest);
       fill(trouble);
-      const values = form.values();
+      // The form's own are read last: of two refusals, the upper one has the focus.
       const needed = needs.values();
+      const values = form.values();
       if (values === null || needed === null) return;
-      for (const one of ["vram_bytes", "ram_bytes"]) if (one in needed) needed[one] = Math.round(scaled(needed[one], GIB));
+      for (const one of ["vram_bytes", "ram_bytes"]) {
+        if (one in needed) needed[one] = Math.round(needed[one] * GIB);
+      }
       const [of, chosen] = divide(what.value);
       const called = name.value.trim();
       const body = { ...(called ? { job_name: called } : {}), ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }), ...needed };
@@ -110,7 +130,7 @@ export function newPage(main, { query, go }) {
         say(`${job.name} was submitted`);
         go(`#/jobs/${encodeURIComponent(job.id)}`);
       } catch (error) {
-        const isNeed = ({ field }) => field in NEEDS.properties;
+        const isNeed = ({ field }) => field in needsOf(of).properties;
         const told = error.fields ?? [];
         const left = told.length
           ? [...needs.showErrors(told.filter(isNeed)), ...form.showErrors(told.filter((one) => !isNeed(one)))]

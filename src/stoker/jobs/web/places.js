@@ -7,7 +7,7 @@ import { el, fill, write } from "./dom.js";
 const EVERY_MS = 5000;
 const SOON_MS = 500;
 
-/** Have `ask` ask for places now and then while the page is seen, and `soon` after a change; `node` tells of a failure. */
+/** Have `ask` ask for places now and then while the page is seen, and `soon()`; `node` tells of a failure. */
 export function askForPlaces(ask) {
   const node = el("div");
   const ticking = setInterval(again, EVERY_MS);
@@ -30,7 +30,7 @@ export function askForPlaces(ask) {
 
   function tell(error) {
     if (!(error instanceof Refused)) throw error;
-    const told = `Places in the queue may be old. ${error.message}`;
+    const told = `Places in the queue may be old: ${error.message}`;
     // Once, however often it fails: a screen reader reads it out when it comes.
     if (node.firstChild) write(node.firstChild, told);
     else fill(node, notice(new Error(told)));

@@ -97,7 +97,7 @@ function lasted({ started, ended }) {
   return Math.max(0, (isKnown(ended) ? ended : Date.now() / 1000) - started);
 }
 
-/** What a job runs: a workload, or a script as the server lists it; one that it no longer lists, by its path's end. */
+/** What a job runs: a workload, or a script as the server lists it; one that it does not, by its path's end. */
 export function kind(job) {
   return job.workload ?? job.script_name ?? job.script.split("/").slice(-2).join("/");
 }
