@@ -16,6 +16,7 @@ import pytest
 from stoker.jobs.settings import Settings
 
 from .kit import PATIENCE_S, SCRIPTS, Service
+from .servers import Live
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WAIT_MS = PATIENCE_S * 1000
@@ -35,6 +36,13 @@ def chromium() -> Iterator[Any]:
         opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+def expect(thing: Any) -> Any:
+    """Playwright's own, imported where a browser is there."""
+    from playwright.sync_api import expect as expects
+
+    return expects(thing)
 
 
 class Site:
@@ -64,6 +72,10 @@ class Site:
         """End it as a crash does."""
         self._end(signal.SIGKILL)
 
+    def send(self, which: signal.Signals) -> None:
+        """Send its process a signal."""
+        self._process.send_signal(which)
+
     def close(self) -> None:
         """End it, and every job that still runs."""
         self._end(signal.SIGTERM)
@@ -92,7 +104,7 @@ class Visit:
     """A page that was opened, and what went wrong on it."""
 
     def __init__(
-        self, browser: Any, site: Site, where: str = "", *, width: int = 1280, scheme: str = "light"
+        self, browser: Any, site: Site | Live, where: str = "", *, width: int = 1280, scheme: str = "light"
     ) -> None:
         self.said: list[str] = []
         self.asked: list[str] = []
@@ -147,8 +159,6 @@ def settings_of(root: Path, *folders: Path) -> Settings:
 
 def go_through(browser: Any, site: Site) -> None:
     """What a reader does, from the first job to a comparison; all of it by the page."""
-    from playwright.sync_api import expect
-
     visit = Visit(browser, site)
     page = visit.page
     page.get_by_role("link", name="Submit the first one").click()

@@ -16,7 +16,7 @@ from stoker.jobs import server
 from stoker.jobs.store import Store
 from stoker.jobs.store.holding import Holding
 
-from .browsing import Site, Visit, chromium, go_through, settings_of
+from .browsing import Site, Visit, chromium, expect, go_through, settings_of
 from .kit import counting
 
 # The longest of them starts two trainings and a doctor: 71 s beside other tests, on two cores.
@@ -43,13 +43,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     running = Site(settings_of(folder / "jobs", scripts))
     yield running
     running.close()
-
-
-def expect(thing: Any) -> Any:
-    """Playwright's own, imported where a browser is there."""
-    from playwright.sync_api import expect as expects
-
-    return expects(thing)
 
 
 def ended(browser: Any, site: Site, id_: str) -> None:

@@ -123,3 +123,29 @@ def test_a_job_that_waited_is_not_run_by_a_server_that_allows_less(tmp_path: Pat
     assert errors[0].startswith("not allowed any more: script: this server runs no scripts")
     assert errors[1].startswith("not allowed any more: config.data: ") and "--data FOLDER" in errors[1]
     assert not (service.folder(script).training / "ran.jsonl").exists()
+
+
+def test_a_script_is_listed_by_a_name_that_leads_to_it(tmp_path: Path) -> None:
+    """By its folder; in full where another folder's script has that name, or comes first by it."""
+    for folder in ("a/exp", "b/exp", "first/sub", "sub"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "t.py").write_text("")
+    (tmp_path / "b/exp/alone.py").write_text("")
+    folders = tuple(tmp_path / folder for folder in ("a/exp", "b/exp", "first", "sub"))
+    places = Places(scripts=folders)
+    whole = [str(tmp_path / "b/exp/t.py"), str(tmp_path / "sub/t.py")]
+    listed = places.list_scripts()
+    assert listed == ["exp/t.py", "exp/alone.py", whole[0], "first/sub/t.py", whole[1]]
+    assert [places.name_script(str(places.find_script(name))) for name in listed] == listed
+    assert len({places.find_script(name) for name in listed}) == 5
+    assert places.name_script("/elsewhere/t.py") is None
+
+
+def test_a_job_tells_what_it_needs_and_its_scripts_name(server: Live) -> None:
+    """So that the same can be asked for again; of a workload there is no script."""
+    asked = {"script": "scripts/count.py", "arguments": ["1"], "gpus": 0, "ram_bytes": 1}
+    job = server.post("/jobs", asked).json
+    told = server.get(f"/jobs/{job['id']}").json
+    needs = {name: told[name] for name in ("script_name", "gpus", "vram_bytes", "ram_bytes")}
+    assert needs == {"script_name": "scripts/count.py", "gpus": 0, "vram_bytes": None, "ram_bytes": 1}
+    assert server.post("/jobs", {"workload": "sar", "config": {}}).json["script_name"] is None

@@ -119,15 +119,12 @@ class Places:
         if not self.scripts:
             told = "this server runs no scripts: start it with `stoker serve --scripts FOLDER`"
             raise JobRefused(Problem(field="script", text=told))
-        if isinstance(given, str) and given.endswith(".py"):
-            for folder in self.scripts:
-                for start in (folder.parent, folder):
-                    found = _resolve(start / given)
-                    if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
-                        return found
-        known = tuple(self.list_scripts()[:_MOST_NAMED])
-        told = f"no script {given!r:.200} in the allowed folders"
-        raise JobRefused(Problem(field="script", text=told, allowed=known))
+        found = self._find(given) if isinstance(given, str) and given.endswith(".py") else None
+        if found is None:
+            known = tuple(self.list_scripts()[:_MOST_NAMED])
+            told = f"no script {given!r:.200} in the allowed folders"
+            raise JobRefused(Problem(field="script", text=told, allowed=known))
+        return found
 
     def list_scripts(self) -> list[str]:
         """The scripts that may be run, as a request names them."""
@@ -136,8 +133,30 @@ class Places:
             for path in sorted(folder.rglob("*.py"))[:_MOST_LISTED]:
                 inside = path.relative_to(folder)
                 if not any(part.startswith((".", "__")) for part in inside.parts):
-                    found.append(str(Path(folder.name) / inside))
+                    found.append(self._name(folder, path))
         return found
+
+    def name_script(self, script: str) -> str | None:
+        """A script by the name that `list_scripts` has for it; None where its folder is not allowed."""
+        path = Path(script)
+        for folder in (one for one in self.scripts if path.is_relative_to(one.resolve())):
+            return self._name(folder, folder / path.relative_to(folder.resolve()))
+        return None
+
+    def _name(self, folder: Path, path: Path) -> str:
+        """By its folder; in full where that leads to another, as with two folders of the same name."""
+        name = str(Path(folder.name) / path.relative_to(folder))
+        if len(self.scripts) > 1 and self._find(name) not in (None, _resolve(path)):
+            return str(path)
+        return name
+
+    def _find(self, name: str) -> Path | None:
+        for folder in self.scripts:
+            for start in (folder.parent, folder):
+                found = _resolve(start / name)
+                if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
+                    return found
+        return None
 
 
 def whole_address(database: str) -> str:

@@ -35,8 +35,12 @@ class JobBody(BaseModel):
     name: str
     workload: str | None
     script: str | None
+    script_name: str | None = Field(description="The script as `scripts` of /workloads has it.")
     arguments: list[str]
     config: dict[str, Any]
+    gpus: int = Field(description="Cards that it needs.")
+    vram_bytes: int | None = Field(description="Memory that must be free on each of them.")
+    ram_bytes: int | None = Field(description="Memory of the machine that must be free before it starts.")
     state: State
     position: int | None = Field(description="Place in the queue; 1 is next.")
     waits_for: str | None = Field(description="Why it still waits.")

@@ -42,6 +42,8 @@ class Service:
         """A job's JSON; passwords in its config and its arguments are not told."""
         told = job.to_json()
         told["config"], told["arguments"] = self._asked(job)
+        script = job.request.script
+        told["script_name"] = None if script is None else self.policy.places.name_script(script)
         # One that never ran has no folder, and a list of such need not ask the disk twice for each.
         has_run = bool(job.attempts)
         told["doctor"] = self.doctor.told(job.id) if has_run else None

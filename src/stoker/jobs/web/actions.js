@@ -10,8 +10,11 @@ const ACTIONS = {
   delete: { label: "Delete", hint: "Its history, logs and files", said: "was deleted", danger: true },
 };
 
-/** Buttons for what a job can; `changed(job, name)` is called after one, `failed(error)` when it was refused. */
-export function actions({ changed, failed }) {
+/**
+ * Buttons for what a job can; `changed(job, name, before)` is called after one, with what `begun()` told
+ * when it was pressed; `failed(error)` when it was refused.
+ */
+export function actions({ begun, changed, failed }) {
   const node = el("div", { class: "actions", role: "group", "aria-label": "Actions" });
   let shown = "";
   let job = null;
@@ -19,11 +22,12 @@ export function actions({ changed, failed }) {
   async function act(name, button) {
     if (name === "delete" && !(await confirmed())) return;
     button.disabled = true;
+    const before = begun();
     try {
       const path = `/jobs/${encodeURIComponent(job.id)}`;
       const answer = name === "delete" ? await ask("DELETE", path) : await post(`${path}/${name}`);
       say(`${job.name} ${ACTIONS[name].said}`);
-      changed(answer, name);
+      changed(answer, name, before);
     } catch (error) {
       failed(error);
     } finally {

@@ -3,6 +3,8 @@
 import { askFor, el, fresh } from "./dom.js";
 
 const BASE = "/api/training";
+// A server that has nothing to tell says so every 15 s; one that left out three of them is gone.
+const SILENCE_MS = 45_000;
 
 /** What the server refused, or that it did not answer (status 0); `fields` are those of a 422. */
 export class Refused extends Error {
@@ -35,6 +37,7 @@ export async function* pages(path, { signal, after = 0 } = {}) {
 /**
  * Follow a stream until `stop()`. `on` has a listener for each kind of event, and may have `open` (called at every
  * connection, with true at the first) and `gone` (there is nothing to follow, or nobody may).
+ * A connection on which nothing comes, as after a laptop's sleep, is given up for a new one.
  * A hidden tab lets go of its connection (a browser has six for all tabs) and goes on from the last id when it is seen.
  */
 export function follow(path, on) {
@@ -45,14 +48,20 @@ export function follow(path, on) {
 
   async function once() {
     connection = new AbortController();
+    const silence = watch(connection);
     const headers = { Accept: "text/event-stream", ...(last === null ? {} : { "Last-Event-ID": last }) };
-    const answer = await send("GET", path, { headers, signal: AbortSignal.any([ending.signal, connection.signal]) });
-    show("live");
-    tries = 0;
-    on.open?.(last === null);
-    for await (const event of events(answer.body)) {
-      if (event.id !== null) last = event.id;
-      on[event.kind]?.(JSON.parse(event.data));
+    try {
+      const signal = AbortSignal.any([ending.signal, connection.signal]);
+      const answer = await send("GET", path, { headers, signal });
+      show("live");
+      tries = 0;
+      on.open?.(last === null);
+      for await (const event of events(answer.body, silence.broken)) {
+        if (event.id !== null) last = event.id;
+        on[event.kind]?.(JSON.parse(event.data));
+      }
+    } finally {
+      silence.end();
     }
   }
 
@@ -166,14 +175,26 @@ async function askForToken() {
   }
 }
 
-/** The events of a stream's body, as they come: {kind, id, data}. */
-async function* events(body) {
+/** Abort a connection on which nothing came for too long; whoever is asked for a token has time. */
+function watch(connection) {
+  let timer = 0;
+  const broken = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => (signingIn === null ? connection.abort() : broken()), SILENCE_MS);
+  };
+  broken();
+  return { broken, end: () => clearTimeout(timer) };
+}
+
+/** The events of a stream's body, as they come: {kind, id, data}; `came()` for whatever comes, comments too. */
+async function* events(body, came) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let event = { kind: "message", id: null, data: [] };
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    came();
     const lines = (rest + value).split(/\r\n|\n/);
     rest = lines.pop();
     for (const line of lines) {

@@ -4,11 +4,14 @@ import { follow, get, pages } from "./api.js";
 import { badge, notice } from "./badge.js";
 import { board, colourKey, isAside, split } from "./curves.js";
 import { el, fill, fresh, write } from "./dom.js";
+import { askForPlaces } from "./places.js";
 import { duration, kind, leaf, moment, number, ran, rate, settings as settingsOf, steps } from "./words.js";
 
-const MOST = 6;
+export const MOST = 6;
 
-export function comparePage(main, { ids, go }) {
+export function comparePage(main, { ids: asked, go }) {
+  const ids = [...new Set(asked)].slice(0, MOST);
+  const left = new Set(asked).size - ids.length;
   const ending = new AbortController();
   const trouble = el("div");
   const runs = new Map();
@@ -17,18 +20,24 @@ export function comparePage(main, { ids, go }) {
   const charts = board({ empty: "No points yet.", names: labels });
   const same = el("p", { class: "soft" }, "None of those that they share.");
   const chooser = el("div");
+  const places = askForPlaces(moveUp);
   let figures = null;
   let settings = null;
   let stream = null;
 
-  fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, chooser);
+  const most = el("p", { class: "notice", hidden: left === 0 },
+    `Of ${ids.length + left} jobs the first ${MOST} are shown: more cannot be told apart.`);
+  fill(main, el("h1", { tabindex: "-1" }, "Compare"), trouble, places.node, most, chooser);
   start();
 
   async function start() {
     try {
       await showChooser();
       if (ids.length < 2) return;
-      for (const id of ids.slice(0, MOST)) runs.set(id, { job: await get(`/jobs/${encodeURIComponent(id)}`, ending), last: 0, busy: false, badge: badge() });
+      for (const id of ids) {
+        const job = await get(`/jobs/${encodeURIComponent(id)}`, ending);
+        runs.set(id, { job, last: 0, busy: false, heard: 0, badge: badge() });
+      }
       name();
       figures = beside([...runs.values()], true);
       settings = beside([...runs.values()], false);
@@ -89,8 +98,20 @@ export function comparePage(main, { ids, go }) {
     const run = runs.get(job.id);
     if (!run) return;
     run.job = job;
+    run.heard += 1;
     show();
     load(run);
+  }
+
+  async function moveUp() {
+    for (const run of runs.values()) {
+      if (run.job.state !== "queued") continue;
+      const { heard } = run;
+      const now = await get(`/jobs/${encodeURIComponent(run.job.id)}`, ending);
+      // What the stream told meanwhile is newer.
+      if (run.heard === heard) run.job = now;
+      run.badge.show(run.job);
+    }
   }
 
   function show() {
@@ -145,6 +166,7 @@ export function comparePage(main, { ids, go }) {
     close() {
       ending.abort();
       stream?.stop();
+      places.stop();
       charts.close();
     },
   };

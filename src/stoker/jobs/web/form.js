@@ -6,7 +6,11 @@ import { leaf } from "./words.js";
 /** A text that is no value of its field's kind. */
 class Unreadable extends Error {}
 
-/** A form for a schema: `node`, `values()` (nested, without defaults), `showErrors(fields)`, `set(values)`. */
+/**
+ * A form for a schema: `node`, `values()` (nested, without defaults), `showErrors(fields)`, `set(values)`.
+ * Beside what JSON schemas have, a field may have a `label`, and a word (`blank`) for what is so where it is
+ * left empty.
+ */
 export function schemaForm(schema, { prefix }) {
   const fields = new Map();
   const node = el("div", { class: "fields" });
@@ -104,7 +108,7 @@ function makeField(path, schema, standard) {
   const attributes = { id, name: path, "aria-describedby": `${id}-hint ${id}-wrong`, autocomplete: "off" };
   const input = makeInput(schema, attributes);
   const isSwitch = schema.type === "boolean" && !schema.nullable;
-  const label = el("label", { for: id }, title(path));
+  const label = el("label", { for: id }, schema.label ?? title(path));
   const field = {
     input,
     standard,
@@ -119,7 +123,7 @@ function makeField(path, schema, standard) {
     note() {
       const isChanged = isSwitch ? input.checked !== standard : input.value !== typed(standard, schema);
       write(hint, [sentence(schema.description), schema.type === "array" && !schema.byLine && "Several by commas.",
-        isChanged && !schema.byLine && `Default: ${shown(standard)}`].filter(Boolean).join(" "));
+        isChanged && !schema.byLine && `Default: ${(standard === null && schema.blank) || shown(standard)}`].filter(Boolean).join(" "));
       field.node.classList.toggle("changed", isChanged);
     },
     refuse(text) {
@@ -149,7 +153,7 @@ function makeInput(schema, attributes) {
   if (schema.type === "boolean") return el("select", attributes, ["", "true", "false"].map((value) => el("option", { value }, value || "none")));
   if (schema.byLine) return el("textarea", { ...attributes, rows: "4", spellcheck: "false" });
   const mode = { integer: "numeric", number: "decimal" }[schema.type];
-  return el("input", { ...attributes, type: "text", inputmode: mode, spellcheck: "false", placeholder: schema.nullable ? "none" : null });
+  return el("input", { ...attributes, type: "text", inputmode: mode, spellcheck: "false", placeholder: schema.nullable ? schema.blank ?? "none" : null });
 }
 
 /** A value as it stands in an input. */

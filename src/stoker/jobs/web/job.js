@@ -6,7 +6,8 @@ import { badge, notice, progressBar, shareBar } from "./badge.js";
 import { board, putPoint } from "./curves.js";
 import { el, fill, say, write } from "./dom.js";
 import { logPanel } from "./log.js";
-import { bytes, count, duration, ENDED, isKnown, kind, leaf, moment, percent, PHASES, ran, rate, settings, steps } from "./words.js";
+import { askForPlaces } from "./places.js";
+import { bytes, count, duration, ENDED, isKnown, kind, leaf, moment, percent, PHASES, ran, rate, settings, steps, took } from "./words.js";
 
 export function jobPage(main, { id, go }) {
   const path = `/jobs/${encodeURIComponent(id)}`;
@@ -20,17 +21,20 @@ export function jobPage(main, { id, go }) {
   const facts = el("dl", { class: "facts" });
   const charts = board({ empty: "No points yet.", names: ["train", "valid", "epoch"] });
   const log = logPanel();
-  const doing = actions({ changed: done, failed: (error) => fill(trouble, notice(error)) });
+  const doing = actions({ begun: () => heard, changed: done, failed: (error) => fill(trouble, notice(error)) });
   const again = el("a", { class: "button", href: `#/new?from=${encodeURIComponent(id)}`, title: "A new job that begins with these settings" }, "Copy and edit");
   const parts = { verdict: verdictPart(), phases: phasesPart(), device: devicePart(), attempts: attemptsPart(), config: configPart() };
+  const places = askForPlaces(async () => job?.state === "queued" && look());
   let job = null;
+  // How often the stream has told the job: an answer that was asked for before the last time may be older.
+  let heard = 0;
   let early = [];
   let loading = null;
 
   fill(main,
     el("div", { class: "title" }, name, state.node),
     el("div", { class: "between wraps" }, doing.node, again),
-    trouble, failure, waiting, bar.node, facts,
+    trouble, places.node, failure, waiting, bar.node, facts,
     section("Verdict", parts.verdict.node),
     section("Curves", charts.node),
     el("div", { class: "two" }, section("Where the step goes", parts.phases.node), section("GPU and memory", parts.device.node)),
@@ -40,7 +44,10 @@ export function jobPage(main, { id, go }) {
 
   const stream = follow(`${path}/stream`, {
     open: () => (loading ??= load()),
-    state: show,
+    state: (now) => {
+      heard += 1;
+      show(now);
+    },
     point: (point) => putPoint(charts, point),
     line: (line) => (early ? early.push(line) : log.add([line])),
     deleted: () => fill(main, el("h1", { tabindex: "-1" }, "This job was deleted"), el("p", {}, el("a", { href: "#/" }, "To the other jobs"))),
@@ -53,7 +60,7 @@ export function jobPage(main, { id, go }) {
   async function load() {
     for (let wait = 500; !ending.signal.aborted; wait = Math.min(8000, 2 * wait)) {
       try {
-        show(await get(path, ending));
+        await look();
         log.add((await get(`${path}/logs?last=2000`, ending)).lines);
         log.add(early ?? []);
         early = null;
@@ -68,6 +75,15 @@ export function jobPage(main, { id, go }) {
       }
       await pause(wait, ending.signal);
     }
+  }
+
+  async function look() {
+    const before = heard;
+    showUnlessHeard(await get(path, ending), before);
+  }
+
+  function showUnlessHeard(now, before) {
+    if (heard === before) show(now);
   }
 
   function show(now) {
@@ -98,11 +114,11 @@ export function jobPage(main, { id, go }) {
     showPairs(facts, pairs);
   }
 
-  function done(answer, what) {
+  function done(answer, what, before) {
     fill(trouble);
     if (what === "delete") go("#/");
     else if (what === "retry") go(`#/jobs/${encodeURIComponent(answer.id)}`);
-    else show(answer);
+    else showUnlessHeard(answer, before);
   }
 
   function verdictPart() {
@@ -191,7 +207,7 @@ export function jobPage(main, { id, go }) {
           cell("State", one.outcome ?? now),
           cell("Steps", `${count(one.first_step ?? 0)} to ${count(one.last_step)}`),
           cell("Began", moment(one.started ?? one.created)),
-          cell("Took", ran(one)),
+          cell("Took", took(one)),
           cell("Told", one.error ?? ""))));
         node.parentElement.hidden = attempts.length === 0;
       },
@@ -216,6 +232,7 @@ export function jobPage(main, { id, go }) {
     close() {
       ending.abort();
       stream.stop();
+      places.stop();
       clearInterval(ticking);
       charts.close();
     },

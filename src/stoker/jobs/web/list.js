@@ -2,7 +2,9 @@
 
 import { follow, get } from "./api.js";
 import { badge, notice, progressBar } from "./badge.js";
+import { MOST } from "./compare.js";
 import { el, fill, say, write } from "./dom.js";
+import { askForPlaces } from "./places.js";
 import { duration, ENDED, kind, moment, rate, ran, STATES, steps } from "./words.js";
 
 const PAGE = 50;
@@ -16,6 +18,8 @@ export function listPage(main, { query, go }) {
   // What the stream said while a page was on its way: it is newer than the page.
   let isLoading = true;
   let meanwhile = [];
+  // Whom the stream told of while places were asked for: that is newer too.
+  const heard = new Set();
 
   const body = el("tbody");
   const table = el("table", { class: "jobs" },
@@ -32,10 +36,11 @@ export function listPage(main, { query, go }) {
   const bar = el("div", { class: "choice", role: "region", "aria-label": "Chosen jobs", hidden: true }, compare, clear);
   const workloads = el("select", { id: "by-workload" }, el("option", { value: "" }, "all"));
 
-  fill(main, el("h1", { tabindex: "-1" }, "Jobs"), filterForm(), trouble, table, empty, older, bar);
+  const places = askForPlaces(moveUp);
+  fill(main, el("h1", { tabindex: "-1" }, "Jobs"), filterForm(), trouble, places.node, table, empty, older, bar);
   loadWorkloads();
   const stream = follow("/stream", {
-    open: (isFirst) => isFirst && load(null),
+    open: (isFirst) => isFirst && load(null, oldest()),
     state: (job) => (isLoading ? meanwhile.push(job) : changed(job)),
     deleted: ({ id }) => remove(id),
     gone: (error) => fill(trouble, notice(error)),
@@ -80,21 +85,26 @@ export function listPage(main, { query, go }) {
   }
 
   let asked = 0;
-  async function load(before) {
+  /** Those before a number, as many pages as lead to `until`; the newest take the place of all that were there. */
+  async function load(before, until = Infinity) {
     asked += 1;
     const mine = asked;
     isLoading = true;
-    const parameters = new URLSearchParams({ limit: PAGE });
-    for (const [name, value] of Object.entries({ ...filters, before })) if (value) parameters.set(name, value);
     try {
-      const page = await get(`/jobs?${parameters}`);
-      if (mine !== asked) return;
+      const jobs = [];
+      let at = before;
+      do {
+        const page = await get(`/jobs?${parameters({ limit: PAGE, before: at })}`);
+        if (mine !== asked) return;
+        jobs.push(...page.jobs);
+        at = page.next ?? null;
+      } while (at !== null && at > until);
       if (before === null) {
-        const there = new Set(page.jobs.map((job) => job.id));
+        const there = new Set(jobs.map((job) => job.id));
         for (const id of rows.keys()) if (!there.has(id)) drop(id);
       }
-      for (const job of page.jobs) put(job);
-      next = page.next ?? null;
+      for (const job of jobs) put(job);
+      next = at;
       older.hidden = next === null;
       fill(trouble);
       showEmpty();
@@ -108,12 +118,24 @@ export function listPage(main, { query, go }) {
     told.forEach(changed);
   }
 
+  function parameters(others) {
+    const given = new URLSearchParams();
+    for (const [name, value] of Object.entries({ ...filters, ...others })) if (value) given.set(name, value);
+    return given;
+  }
+
+  /** The number of the last row; what was asked for once stays when the list is read anew. */
+  function oldest() {
+    return Math.min(...[...rows.values()].map((row) => row.job.number));
+  }
+
   function changed(job) {
+    heard.add(job.id);
     const row = rows.get(job.id);
     if (!row && !matches(job)) return;
     if (row && row.job.state !== job.state) {
       say(`${job.name} is ${job.state}`);
-      if (row.job.state === "queued") moveUp();
+      if (row.job.state === "queued") places.soon();
     }
     if (!row && next !== null && isOlder(job)) return;
     if (row && !matches(job)) drop(job.id);
@@ -121,11 +143,19 @@ export function listPage(main, { query, go }) {
     showEmpty();
   }
 
-  // A job left the queue: those behind it moved up, of which the stream says nothing.
-  let moving = 0;
-  function moveUp() {
-    clearTimeout(moving);
-    if (next === null) moving = setTimeout(() => load(null), 500);
+  /** Places of the queued jobs that are shown. Whoever is queued no longer, the stream tells. */
+  async function moveUp() {
+    const shown = [...rows.values()].map((row) => row.job);
+    const numbers = shown.filter((job) => job.state === "queued").map((job) => job.number);
+    const mine = asked;
+    heard.clear();
+    for (let at = Math.max(...numbers) + 1; at !== null && at > Math.min(...numbers);) {
+      const page = await get(`/jobs?${parameters({ state: "queued", limit: 200, before: at })}`);
+      // Another list is shown by now, or is on its way.
+      if (mine !== asked) return;
+      for (const job of page.jobs) if (!heard.has(job.id)) rows.get(job.id)?.show(job);
+      at = page.next ?? null;
+    }
   }
 
   function matches(job) {
@@ -211,8 +241,9 @@ export function listPage(main, { query, go }) {
 
   function showChoice() {
     bar.hidden = chosen.size === 0;
-    compare.disabled = chosen.size < 2;
-    write(compare, chosen.size < 2 ? "Choose another to compare" : `Compare ${chosen.size} jobs`);
+    compare.disabled = chosen.size < 2 || chosen.size > MOST;
+    if (chosen.size > MOST) write(compare, `${chosen.size} chosen: compare ${MOST} at most`);
+    else write(compare, chosen.size < 2 ? "Choose another to compare" : `Compare ${chosen.size} jobs`);
   }
 
   function showEmpty() {
@@ -230,8 +261,8 @@ export function listPage(main, { query, go }) {
     title: "Jobs",
     close() {
       stream.stop();
+      places.stop();
       clearInterval(ticking);
-      clearTimeout(moving);
       asked += 1;
     },
   };

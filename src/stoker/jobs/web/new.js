@@ -12,6 +12,31 @@ const ARGUMENTS = {
   },
 };
 
+const GIB = 2 ** 30;
+const optional = (type, told) => (
+  { ...told, anyOf: [{ type, minimum: 0 }, { type: "null" }], default: null });
+const needsOf = (of) => ({
+  properties: {
+    gpus: optional("integer", {
+      label: "GPUs",
+      blank: of === "script" ? "one, where there is one" : "as its settings say",
+      description: "Cards that are its own while it runs",
+    }),
+    vram_bytes: optional("number", {
+      label: "Free GPU memory, GiB",
+      blank: "any",
+      description: "A card with less is not taken",
+    }),
+    ram_bytes: optional("number", {
+      label: "Free memory, GiB",
+      blank: "any",
+      description: "It waits until the machine has so much",
+    }),
+  },
+});
+// Settings that say how many cards a workload needs.
+const DEVICES = ["train.device", "train.devices"];
+
 export function newPage(main, { query, go }) {
   const ending = new AbortController();
   const trouble = el("div", { "aria-live": "assertive" });
@@ -31,6 +56,9 @@ export function newPage(main, { query, go }) {
 
   function show(workloads, scripts, from) {
     let form = null;
+    let needs = null;
+    // Cards that were another's, with its settings: where those change, they say how many it needs.
+    let isCopied = false;
     // Sent twice, by a double click or after a lost answer, a job is made once; another job has another key.
     let key = idempotencyKey();
     const name = el("input", { id: "job-name", type: "text", maxlength: "200", autocomplete: "off", "aria-describedby": "job-name-hint" });
@@ -43,7 +71,7 @@ export function newPage(main, { query, go }) {
 
     if (from) {
       name.value = from.name;
-      what.value = `${from.workload ? "workload" : "script"}:${kind(from)}`;
+      what.value = from.workload ? `workload:${from.workload}` : `script:${from.script_name}`;
       if (what.selectedIndex < 0) {
         fill(trouble, notice(new Error(`${kind(from)} is not among what this server runs now.`)));
         what.selectedIndex = 0;
@@ -51,7 +79,12 @@ export function newPage(main, { query, go }) {
       }
     }
     choose();
-    if (from) form.set(from.workload ? from.config : { arguments: from.arguments });
+    if (from) {
+      form.set(from.workload ? from.config : { arguments: from.arguments });
+      const { gpus, vram_bytes: vram, ram_bytes: ram } = from;
+      needs.set({ gpus, vram_bytes: scaled(vram, 1 / GIB), ram_bytes: scaled(ram, 1 / GIB) });
+      isCopied = true;
+    }
     what.addEventListener("change", choose);
 
     fill(place, el("form", { class: "stack submit", novalidate: true, onsubmit: submit, oninput: () => { key = idempotencyKey(); } },
@@ -66,25 +99,42 @@ export function newPage(main, { query, go }) {
       form = of === "workload"
         ? schemaForm(workloads.find((one) => one.name === chosen).schema, { prefix: "config." })
         : schemaForm(ARGUMENTS, { prefix: "" });
-      fill(settings, el("h2", {}, "Settings"), form.node);
+      needs = schemaForm(needsOf(of), { prefix: "" });
+      isCopied = false;
+      needs.node.addEventListener("input", ({ target }) => { isCopied &&= target.name !== "gpus"; });
+      form.node.addEventListener("input", ({ target }) => {
+        if (isCopied && DEVICES.includes(target.name)) needs.set({ gpus: null });
+      });
+      fill(settings, el("h2", {}, "Settings"), form.node,
+        el("details", { class: "group apart", open: from !== null },
+          el("summary", {}, "GPUs and memory"), needs.node));
     }
 
     async function submit(event) {
       event.preventDefault();
       fill(rest);
       fill(trouble);
+      // The form's own are read last: of two refusals, the upper one has the focus.
+      const needed = needs.values();
       const values = form.values();
-      if (values === null) return;
+      if (values === null || needed === null) return;
+      for (const one of ["vram_bytes", "ram_bytes"]) {
+        if (one in needed) needed[one] = Math.round(needed[one] * GIB);
+      }
       const [of, chosen] = divide(what.value);
       const called = name.value.trim();
-      const body = { ...(called ? { job_name: called } : {}), ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }) };
+      const body = { ...(called ? { job_name: called } : {}), ...(of === "workload" ? { workload: chosen, config: values } : { script: chosen, arguments: values.arguments ?? [] }), ...needed };
       button.disabled = true;
       try {
         const job = await post("/jobs", body, { headers: { "Idempotency-Key": key } });
         say(`${job.name} was submitted`);
         go(`#/jobs/${encodeURIComponent(job.id)}`);
       } catch (error) {
-        const left = error.fields?.length ? form.showErrors(error.fields) : [error.message];
+        const isNeed = ({ field }) => field in needsOf(of).properties;
+        const told = error.fields ?? [];
+        const left = told.length
+          ? [...needs.showErrors(told.filter(isNeed)), ...form.showErrors(told.filter((one) => !isNeed(one)))]
+          : [error.message];
         fill(rest, left.map((text) => el("p", { class: "notice" }, text)));
       } finally {
         button.disabled = false;
@@ -93,6 +143,10 @@ export function newPage(main, { query, go }) {
   }
 
   return { title: "New job", close: () => ending.abort() };
+}
+
+function scaled(value, by) {
+  return value === null ? null : value * by;
 }
 
 function divide(value) {

@@ -82,15 +82,24 @@ export function steps(job) {
   return isKnown(job.steps) ? `${count(job.step)} of ${count(job.steps)}` : `${count(job.step)}`;
 }
 
-/** How long it ran, or has run so far. */
-export function ran(job) {
-  if (!isKnown(job.started)) return NONE;
-  return duration((isKnown(job.ended) ? job.ended : Date.now() / 1000) - job.started);
+/** How long a job's attempts ran, or have run so far; the time between them is not counted. */
+export function ran({ attempts }) {
+  const begun = attempts.filter((one) => isKnown(one.started));
+  return begun.length ? duration(begun.reduce((sum, one) => sum + lasted(one), 0)) : NONE;
 }
 
-/** What a job runs: a workload, or a script as the server lists it, by its folder and name. */
+/** How long one attempt took, or has taken so far. */
+export function took(attempt) {
+  return isKnown(attempt.started) ? duration(lasted(attempt)) : NONE;
+}
+
+function lasted({ started, ended }) {
+  return Math.max(0, (isKnown(ended) ? ended : Date.now() / 1000) - started);
+}
+
+/** What a job runs: a workload, or a script as the server lists it; one that it does not, by its path's end. */
 export function kind(job) {
-  return job.workload ?? job.script.split("/").slice(-2).join("/");
+  return job.workload ?? job.script_name ?? job.script.split("/").slice(-2).join("/");
 }
 
 /** What a job was told, by dotted path: a workload's config, or a script's arguments. */
