@@ -120,7 +120,7 @@ def test_a_probe_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(finding, "take", taken)
     for left in (600.0, -1.0):
-        finding._probe(["train.py"], time.monotonic() + left, 1)({}, 0)
+        finding._probe(["train.py"], time.monotonic() + left, 1)({}, 0, True)
     assert given == pytest.approx([605.0, 5.0], abs=1.0)
 
 

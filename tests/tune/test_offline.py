@@ -53,7 +53,7 @@ def test_trials_and_probes_of_a_search_are_offline_too(started: list[bool], tmp_
     """They are what a search mostly consists of."""
     finding._hold(("train.py",), None, 1, True)({}, tmp_path / "trial", 9.0)
     with pytest.raises(StokerError):
-        finding._probe(("train.py",), 0.0, 1, True)({}, 0)
+        finding._probe(("train.py",), 0.0, 1, True)({}, 0, True)
     assert started == [True, True]
 
 

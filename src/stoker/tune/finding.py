@@ -222,8 +222,6 @@ def _digest(script: Path) -> str | None:
 def _probe(command: Sequence[str], deadline: float, ranks: int, offline: bool = False) -> TakeProbe:
     def probed(settings: Mapping[str, Any], seed: int, dropout: bool) -> Probe:
         left = max(0.0, deadline - time.monotonic()) + _LEAST_SECONDS
-        return take(
-            command, settings, seed=seed, most=left, dropout=dropout, ranks=ranks, offline=offline
-        )
+        return take(command, settings, seed=seed, most=left, dropout=dropout, ranks=ranks, offline=offline)
 
     return probed
