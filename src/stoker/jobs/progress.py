@@ -3,11 +3,13 @@
 progress = Reading(folder, attempt=1)
 points, made = progress.read(pid)      # new points of curves, and how far it is
 
-A script may write what it likes into its folder: what is no number, or one that no store holds, is left out.
+A script may write what it likes into its folder: what is no number, or one that no store holds, is left out;
+what cannot be read is said on stderr, and read where it can be later.
 """
 
 import json
 import math
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +51,8 @@ class Reading:
         self.first_step: int | None = None
         self._all: int | None = None
         self._is_workload = False
+        # What was said of files that cannot be read.
+        self._troubles: set[str] = set()
 
     def begin(self, *, workload: bool) -> None:
         """Before the training is started: what an earlier attempt's trainer said of its beginning is void.
@@ -64,9 +68,9 @@ class Reading:
         # A resume rewrites the journal without what came after its step: it is read from then on.
         points: list[Number] = []
         if self._find_beginning(pid):
-            points = [point for line in _objects(self._journal) for point in self._hear(line)]
+            points = [point for line in self._objects(self._journal) for point in self._hear(line)]
         before = self._made
-        for step in _objects(self._steps):
+        for step in self._objects(self._steps):
             self._first = self._first or step
             self._samples += step.get("samples") or 0 if self._made else 0
             self._made += 1
@@ -97,7 +101,7 @@ class Reading:
             told = json.loads(self._begun.read_text())
         except FileNotFoundError:
             return not self._is_workload
-        except (OSError, ValueError):  # a script's own of that name
+        except (OSError, ValueError, RecursionError):  # a script's own of that name
             return True
         if not isinstance(told, dict) or not {"pid", "step", "steps"} <= set(told):
             return True
@@ -148,7 +152,7 @@ class Reading:
 
     def _read_resources(self) -> bool:
         line = None
-        for found in _objects(self._resources):
+        for found in self._objects(self._resources):
             line = found
             held = _memory_of(found)
             self._peak = max(self._peak, held or 0)
@@ -161,20 +165,33 @@ class Reading:
             "device_peak_bytes": _whole(self._told.get("peak_bytes")),
         }
         if line.get("gpus") and self._cards is None:
-            self._cards = _cards_of(self._run)
+            try:
+                self._cards = _cards_of(self._run)
+            except OSError as error:
+                self._tell(error)
         self._gpu = _card_of(line.get("gpus") or [], self._cards)
         return True
 
-
-def _objects(tail: Tail) -> Iterator[dict[str, Any]]:
-    """Lines of JSON; what a script wrote there that is none is no line."""
-    for line in tail.read():
+    def _objects(self, tail: Tail) -> Iterator[dict[str, Any]]:
+        """Lines of JSON; what a script wrote there that is none is no line. One file fails by itself."""
         try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            yield found
+            lines = tail.read()
+        except OSError as error:  # a folder of that name, one that may not be read, no file to be had
+            self._tell(error)
+            return
+        for line in lines:
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):  # the latter of what is nested by the thousand
+                continue
+            if isinstance(found, dict):
+                yield found
+
+    def _tell(self, error: OSError) -> None:
+        """Once of each: it is looked at twice a second."""
+        if (told := str(error)) not in self._troubles:
+            self._troubles.add(told)
+            sys.stderr.write(f"stoker: cannot be read now: {told}; what it has is told once it can be\n")
 
 
 def _memory_of(line: dict[str, Any]) -> int | None:

@@ -246,7 +246,13 @@ class Runner:
 
     def _gather(self, *, rest: bool = False) -> Report | None:
         before = self._log.position
-        lines = self._log.read(rest=rest)
+        try:
+            lines = self._log.read(rest=rest)
+        except OSError as error:
+            if rest:  # how it ended is kept: the dispatcher tells that, and what was not read
+                raise
+            sys.stderr.write(f"stoker: the log cannot be read now: {error}; read again\n")
+            lines = []
         points, progress = self._reading.read(None if self._child is None else self._child.pid)
         is_due = time.monotonic() - self._told_at > self._settings.lease_s / RENEWALS
         if not (lines or points or progress or is_due):
@@ -291,14 +297,14 @@ class Runner:
             if self._reading.has_steps:
                 self._verdict_at = now + self._verdict_in
         elif now > self._verdict_at:
-            self._doctor = verdict.begin(self._folder.record(self._attempt))
+            self._doctor = self._begin_doctor()
             self._verdict_in *= 2
             self._verdict_at = now + self._verdict_in
 
     def _reach_verdict(self, *, is_held: bool) -> None:
         """The last one, of the whole record; the heartbeat goes on where the job is still held."""
         self._end_doctor()
-        self._doctor = verdict.begin(self._folder.record(self._attempt))
+        self._doctor = self._begin_doctor()
         if self._doctor is None:
             return
         deadline = self._doctor.began + _LONGEST_VERDICT_S
@@ -308,6 +314,14 @@ class Runner:
             time.sleep(_EVERY_S / 5)
         if self._doctor.process.poll() is not None:
             self._tell_verdict()
+
+    def _begin_doctor(self) -> verdict.Examination | None:
+        """The doctor at work; None where there is nothing to see, or a machine that is full has no room."""
+        try:
+            return verdict.begin(self._folder.record(self._attempt))
+        except OSError as error:  # no process, memory or file for it: the training needs none of its advice
+            sys.stderr.write(f"stoker: the doctor cannot be started now: {error}; the training goes on\n")
+            return None
 
     def _end_doctor(self) -> None:
         if self._doctor is not None:
