@@ -98,7 +98,11 @@ class Dispatching:
                 return
             if self._child.stdin is not None:
                 self._child.stdin.close()
-            self._child, began = dispatcher.start(self._settings), time.monotonic()
+            began = time.monotonic()
+            try:
+                self._child = dispatcher.start(self._settings)
+            except OSError as error:  # no process, memory or file to be had; the next round tries again
+                sys.stderr.write(f"stoker: the dispatcher cannot be started now: {error}\n")
 
 
 class _Uvicorn(uvicorn.Server):
