@@ -43,6 +43,8 @@ _EVERY_S = 0.5
 _FIRST_VERDICT_S = 30.0
 # The doctor takes 2 to 3 s on a record. One that takes so long is ended: a job does not wait for it for ever.
 _LONGEST_VERDICT_S = 120.0
+# Between the first and the last process of a group that a signal is sent to; Ray kills all 3 s later.
+_GROUP_S = 1.0
 # Who is refused its lease exits with this.
 FENCED = 75
 # Cards that the engine gave to the runner.
@@ -122,8 +124,8 @@ class Runner:
             self._folder,
             self._attempt,
             code,
-            # Who ended before it could be told was not stopped.
             stopped=not began or self._kill_at is not None,
+            signalled=began and self._was_signalled(code),
             script=script,
             killed_s=self._settings.grace_s if self._is_killed else None,
         )
@@ -226,6 +228,20 @@ class Runner:
         elif time.monotonic() > self._kill_at:
             self._is_killed = True
             child.kill()
+
+    def _was_signalled(self, code: int) -> bool:
+        """Whether an ended training was told to stop with all of its group, before this process could.
+
+        As Ray does, or a machine that shuts down. Signals to a group come one by one: a quick training has
+        ended before this process has its own. One that ended by itself as it was cancelled was told nothing.
+        """
+        if self._kill_at is not None:
+            return False
+        deadline = time.monotonic() + _GROUP_S
+        looks_so = code in (ending.STOPPED, -signal.SIGTERM)
+        while looks_so and not self._interrupted and time.monotonic() < deadline:
+            time.sleep(_EVERY_S / 10)
+        return self._interrupted
 
     def _tell(self) -> None:
         """What is new, and the heartbeat; it stays untold where the store does not answer."""
