@@ -120,11 +120,13 @@ class Places:
             told = "this server runs no scripts: start it with `stoker serve --scripts FOLDER`"
             raise JobRefused(Problem(field="script", text=told))
         if isinstance(given, str) and given.endswith(".py"):
-            for folder in self.scripts:
-                for start in (folder.parent, folder):
-                    found = _resolve(start / given)
-                    if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
-                        return found
+            # By its listed name first: inside another folder a script may have the same one.
+            listed = [(one.parent, one) for one in self.scripts if Path(given).parts[:1] == (one.name,)]
+            others = [(start, one) for one in self.scripts for start in (one.parent, one)]
+            for start, folder in (*listed, *others):
+                found = _resolve(start / given)
+                if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
+                    return found
         known = tuple(self.list_scripts()[:_MOST_NAMED])
         told = f"no script {given!r:.200} in the allowed folders"
         raise JobRefused(Problem(field="script", text=told, allowed=known))

@@ -19,7 +19,7 @@ class Settings:
     # sqlite:///FILE or postgresql://…; None: jobs.db in the root.
     store: str | None = None
     engine: Literal["local", "ray"] = "local"
-    # Jobs that may run at a time without a card; each card is a slot of its own.
+    # Jobs that may run at a time without a card; each card is a slot of its own. With Ray, jobs of any kind.
     slots: int = 1
     # Folders that scripts may be run from; none: no scripts.
     scripts: tuple[Path, ...] = ()
@@ -39,6 +39,15 @@ class Settings:
             raise UsageError(f"slots is {self.slots}: it must be 1 or more")
         if self.lease_s <= 0 or self.grace_s <= 0:
             raise UsageError(f"lease_s {self.lease_s:g} and grace_s {self.grace_s:g} must be above 0")
+        object.__setattr__(self, "scripts", tuple(dict.fromkeys(self.scripts)))
+        called: dict[str, Path] = {}
+        for folder in self.scripts:
+            other = called.setdefault(folder.name, folder)
+            if other != folder:
+                raise UsageError(
+                    f"{other} and {folder} are both called {folder.name!r}, by which their scripts are listed: "
+                    "rename one of them, or allow a folder above it"
+                )
 
     @property
     def store_url(self) -> str:

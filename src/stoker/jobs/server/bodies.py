@@ -38,7 +38,7 @@ class JobBody(BaseModel):
     arguments: list[str]
     config: dict[str, Any]
     state: State
-    position: int | None = Field(description="Place in the queue; 1 is next.")
+    position: int | None = Field(description="Place in its line, for cards or for slots; 1 is next.")
     waits_for: str | None = Field(description="Why it still waits.")
     created: float
     started: float | None

@@ -57,6 +57,7 @@ class Sqlite:
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not self.path.exists()
             made = sqlite3.connect(
                 self.path,
                 timeout=_WAIT_S,
@@ -65,9 +66,13 @@ class Sqlite:
                 cached_statements=256,
             )
             try:
+                # Made by SQLite it is everybody's to read, and requests may have passwords. By its name: to
+                # open and close the file here would give up the locks of this process's other connections.
+                if is_new and self.path.exists():
+                    self.path.chmod(0o600)
                 _write_ahead(made)
                 made.execute("PRAGMA synchronous = FULL")
-            except sqlite3.Error:
+            except (OSError, sqlite3.Error):
                 made.close()
                 raise
         except (OSError, sqlite3.Error) as error:
