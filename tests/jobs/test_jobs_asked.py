@@ -1,4 +1,4 @@
-"""What is asked for: what no card has, scripts by their listed names, keys, lines of the queue, what is told."""
+"""What is asked for: what no card has, scripts by their listed names, keys, lines of the queue."""
 
 import stat
 import sys

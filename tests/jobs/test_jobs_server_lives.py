@@ -51,7 +51,7 @@ def test_streams_go_on_after_a_moment_without_files(
             told = await anext(following)
         assert made.id.encode() in told
         tailer.close()
-        await following.aclose()
+        assert [more async for more in following] == []
         await reading
         return told
 

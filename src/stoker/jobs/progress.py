@@ -30,12 +30,13 @@ _LONGEST_NAME = 200
 class Reading:
     """The files of one attempt, read on."""
 
-    def __init__(self, folder: JobFolder, attempt: int) -> None:
+    def __init__(self, folder: JobFolder, attempt: int, *, workload: bool = False) -> None:
         self._run = folder.record(attempt) / "run.json"
         record = folder.record(attempt) / "rank0"
         self._begun = folder.training / "begun.json"
         # A script that goes on may begin its journal anew; what is told twice is stored once.
-        self._journal = Tail(folder.training / "metrics.jsonl", restarts=True, most_lines=-1)
+        self._path = folder.training / "metrics.jsonl"
+        self._journal = Tail(self._path, restarts=True, most_lines=-1)
         self._steps = Tail(record / "steps.jsonl", most_lines=-1)
         self._resources = Tail(record / "resources.jsonl", most_lines=-1)
         self._last: deque[dict[str, Any]] = deque(maxlen=_STEPS)
@@ -50,7 +51,12 @@ class Reading:
         self._cards: list[dict[str, Any]] | None = None
         self.first_step: int | None = None
         self._all: int | None = None
-        self._is_workload = False
+        self._is_workload = workload
+        # What the journal had when a script was started: told again, and no step of this attempt's.
+        self._past: Tail | None = None
+        self._past_end = 0
+        # Steps seen once the journal's last line had been read and nothing came with it; None until then.
+        self._seen: int | None = None
         # What was said of files that cannot be read.
         self._troubles: set[str] = set()
 
@@ -62,19 +68,32 @@ class Reading:
         self._is_workload = workload
         if workload:
             self._begun.unlink(missing_ok=True)
+            return
+        before = -1
+        while before != self._journal.position:  # to its end: from there on the lines are this attempt's
+            before = self._journal.position
+            for _ in self._objects(self._journal):
+                pass
+        if self._journal.position:
+            self._past, self._past_end = Tail(self._path, most_lines=-1), self._journal.position
 
     def read(self, pid: int | None) -> tuple[list[Number], Progress | None]:
         """New points, and how far it is; None where nothing is new. `pid` is the training's."""
         # A resume rewrites the journal without what came after its step: it is read from then on.
         points: list[Number] = []
+        told = self._told
         if self._find_beginning(pid):
-            points = [point for line in self._objects(self._journal) for point in self._hear(line)]
+            points = self._read_past()
+            if self._past is None:  # else an old value would take the place of a new one
+                points += [point for line in self._objects(self._journal) for point in self._hear(line)]
         before = self._made
         for step in self._objects(self._steps):
             self._first = self._first or step
             self._samples += step.get("samples") or 0 if self._made else 0
             self._made += 1
             self._last.append(step)
+        # The record may be written a moment after the journal: what comes with a line is not counted on top.
+        self._seen = None if told is not self._told else self._made if self._seen is None else self._seen
         changed = self._read_resources()
         if not points and before == self._made and not changed:
             return points, None
@@ -110,12 +129,23 @@ class Reading:
         self._all, self.first_step = _whole(told["steps"]), _whole(told["step"]) or None
         return True
 
-    def _hear(self, line: dict[str, Any]) -> Iterator[Number]:
+    def _read_past(self) -> list[Number]:
+        """More of what the journal had before, in its order."""
+        if self._past is None:
+            return []
+        before = self._past.position
+        lines = self._objects(self._past)
+        points = [point for line in lines for point in self._hear(line, is_past=True)]
+        if self._past.position in (before, self._past_end) or self._past.position > self._past_end:
+            self._past = None
+        return points
+
+    def _hear(self, line: dict[str, Any], *, is_past: bool = False) -> Iterator[Number]:
         """The points of a line of the journal."""
         kind, step, t = line.get("kind"), _whole(line.get("step")), _number(line.get("t"))
         if step is None or t is None:
             return
-        if kind == "train":
+        if kind == "train" and not is_past:
             self._told = line
         if kind in ("train", "valid", "epoch"):
             for name, told in line.items():
@@ -124,11 +154,16 @@ class Reading:
                     yield Number(name=f"{kind}/{_name(name)}", step=step, value=value, t=t)
 
     def _step(self) -> int | None:
-        """By the record, which has each one; by the journal where nothing was observed."""
-        if self._made:
-            return (self.first_step or 0) + self._made
+        """By the record, which has each one, from where a trainer said that it goes on.
+
+        A script that goes on says so in its journal alone: it is where that is, and what was seen since. One
+        whose journal counts epochs has made more steps than that.
+        """
         told = _whole(self._told.get("step"))
-        return self.first_step if told is None else told
+        if told is None or (self._is_workload and self._made):
+            return (self.first_step or 0) + self._made if self._made else self.first_step
+        since = 0 if self._seen is None else self._made - self._seen
+        return max(told + since, (self.first_step or 0) + self._made)
 
     def _rate(self) -> float | None:
         """Samples a second since the first step, as the trainer counts; for a script without a journal."""

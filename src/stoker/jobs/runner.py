@@ -177,8 +177,8 @@ class Runner:
             script=asked.script,
             arguments=asked.arguments,
         )
-        plan.write(where / "plan.json")
         self._reading.begin(workload=asked.workload is not None)
+        plan.write(where / "plan.json")
         # The store's address and its password are not the training's to know.
         kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
         shown = {"PYTHONUNBUFFERED": "1", "STOKER_JOB_FOLDER": str(plan.training), "STOKER_JOB": self._id}

@@ -45,8 +45,8 @@ class Settings:
             other = called.setdefault(folder.name, folder)
             if other != folder:
                 raise UsageError(
-                    f"{other} and {folder} are both called {folder.name!r}, by which their scripts are listed: "
-                    "rename one of them, or allow a folder above it"
+                    f"{other} and {folder} are both called {folder.name!r}, by which their scripts are "
+                    "listed: rename one of them, or allow a folder above it"
                 )
 
     @property

@@ -45,6 +45,7 @@ class Sqlite:
 
     kind = "sqlite"
     begin = "BEGIN IMMEDIATE"
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
