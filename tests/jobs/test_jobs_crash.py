@@ -1,9 +1,12 @@
 """What crashes cost: nothing but the steps since the last checkpoint."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +17,14 @@ from stoker.jobs.engines.engine import Place
 from stoker.jobs.engines.local import LocalEngine
 from stoker.jobs.identity import Identity
 from stoker.jobs.job import Attempt, Job
+from stoker.jobs.lease import MOST_LOSSES
 from stoker.jobs.runner import FENCED, Runner
 from stoker.jobs.settings import Settings
 from stoker.jobs.states import State
 from stoker.jobs.store.holding import Holding
 from stoker.ward.postgres import PostgresServer
 
-from .kit import SCRIPTS, Service, counting, tiny_heimdall
+from .kit import COUNT, SCRIPTS, Service, counting, tiny_heimdall
 
 
 def ran(service: Service, job: Job) -> list[int]:
@@ -116,6 +120,38 @@ def test_a_runner_told_to_stop_by_the_system_gives_its_job_back(service: Service
     assert [one.outcome for one in done.attempts] == [State.LOST, State.DONE], service.tell(done)
     assert ran(service, job)[1] >= 5
     assert steps_of(service, job) == list(range(1, 61))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a training has a group of its own")
+@pytest.mark.parametrize("handles", [True, False], ids=["saves", "dies"])
+def test_a_signal_to_all_of_a_jobs_processes_gives_it_back(
+    service: Service, tmp_path: Path, handles: bool
+) -> None:
+    """As Ray's stop is: the training hears it too, and has ended before its runner could tell it to."""
+    asked = counting(steps=60, seconds=0.05, every=5)
+    if not handles:
+        deaf = tmp_path / "deaf.py"
+        deaf.write_text(Path(COUNT).read_text().replace("signal.signal(", "(lambda *_: None)("))
+        asked = replace(asked, script=str(deaf))
+    job = service.store.create(asked)
+    service.start()
+    running = service.wait_for_step(job, 10)
+    assert running.attempts[-1].handle is not None
+    os.killpg(Identity.parse(running.attempts[-1].handle).pid, signal.SIGTERM)
+    done = service.wait(job)
+    assert [one.outcome for one in done.attempts] == [State.LOST, State.DONE], service.tell(done)
+    assert "goes on from its last checkpoint" in (done.attempts[0].error or "")
+    assert steps_of(service, job) == list(range(1, 61))
+
+
+def test_a_job_given_back_again_and_again_without_a_step_is_left_lost(service: Service) -> None:
+    """As one whose script signals its own group: it is for a person to look at, not queued for ever."""
+    job = service.store.create(counting())
+    for _ in range(MOST_LOSSES):
+        assert service.store.job(job.id).state is State.QUEUED
+        token = claim(service, job).token
+        Holding(service.store).give_back(job.id, token, "told to stop by a signal", is_loss=True)
+    assert service.store.job(job.id).state is State.LOST
 
 
 def test_an_end_that_nobody_told_is_told_by_the_next_dispatcher(service: Service) -> None:

@@ -149,3 +149,14 @@ def test_a_store_in_a_file_is_the_same_one_in_every_folder(
     monkeypatch.chdir(tmp_path)
     [made] = start(monkeypatch, ["--store", "sqlite:///f.db"])
     assert made.settings.store == f"sqlite:///{tmp_path / 'f.db'}"
+
+
+@pytest.mark.parametrize("code", [143, -signal.SIGTERM, 1])
+def test_a_training_signalled_with_its_runner_is_lost_and_not_failed(code: int, tmp_path: Path) -> None:
+    """It goes on where nobody cancelled it, as one that is lost; one that made its last step is done."""
+    told = {"code": code, "stopped": False, "script": False, "killed_s": None, "signalled": True}
+    end = ending.judge(told, tmp_path / "log.txt", cancelled=False)
+    assert (end.outcome, end.is_loss) == (None, True)
+    assert ending.judge(told, tmp_path / "log.txt", cancelled=True).outcome is State.CANCELLED
+    done = {**told, "code": 0}
+    assert ending.judge(done, tmp_path / "log.txt", cancelled=False).outcome is State.DONE

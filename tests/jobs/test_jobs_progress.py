@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stoker.jobs.dispatcher import Dispatcher
+from stoker.jobs.engines.local import LocalEngine
 from stoker.jobs.folders import JobFolder
 from stoker.jobs.job import Attempt, Job, Request
 from stoker.jobs.progress import Reading
@@ -19,7 +21,8 @@ from stoker.jobs.store import holding as kept
 from stoker.jobs.store.holding import Holding, Number, Progress, Report
 from stoker.jobs.tail import Tail
 
-from .kit import Service, counting
+from .kit import Service, counting, tiny_heimdall
+from .test_jobs_crash import dead_process
 
 CARDS = [{"index": index, "name": f"H{index}", "total_bytes": 100, "visible": index == 1} for index in (0, 1)]
 READ = [{"index": 0, "used_bytes": 90, "utilisation_percent": 99}, {"index": 1, "used_bytes": 5}]
@@ -138,6 +141,72 @@ def test_what_an_earlier_trainer_said_of_its_beginning_is_void(tmp_path: Path) -
     assert steps_of(reading.read(7)) == list(range(1, 6)) and reading.first_step == 5
     journal(folder, 6, mode="a")
     assert steps_of(reading.read(7)) == [6]
+
+
+def observe(folder: JobFolder, attempt: int, count: int) -> None:
+    """Steps that were seen of an attempt, in its record."""
+    rank = folder.record(attempt) / "rank0"
+    rank.mkdir(parents=True, exist_ok=True)
+    with (rank / "steps.jsonl").open("a") as file:
+        file.writelines(json.dumps({"t": 0.1 * step, "samples": 1}) + "\n" for step in range(count))
+
+
+def step_of(reading: Reading) -> int | None:
+    _, made = reading.read(None)
+    assert made is not None
+    return made.step
+
+
+def test_a_resumed_script_is_as_far_as_its_journal_says(tmp_path: Path) -> None:
+    """And by what was seen since: an earlier attempt's steps count, its last line does not."""
+    folder = JobFolder(root=tmp_path, id="0" * 12)
+    journal(folder, *range(1, 91))
+    reading = Reading(folder, 2)
+    reading.begin(workload=False)
+    points, _ = reading.read(None)
+    assert [point.step for point in points] == list(range(1, 91)), "told again, in case they were not"
+    observe(folder, 2, 7)
+    assert step_of(reading) == 7, "where it goes on from is not known yet"
+    journal(folder, *range(91, 108), mode="a")
+    observe(folder, 2, 10)
+    assert step_of(reading) == 107
+    observe(folder, 2, 1)
+    reading.read(None)
+    observe(folder, 2, 2)
+    assert step_of(reading) == 109
+
+
+def test_a_journal_of_epochs_is_not_how_many_steps_were_made(tmp_path: Path) -> None:
+    """What was seen is more."""
+    folder = JobFolder(root=tmp_path, id="0" * 12)
+    reading = Reading(folder, 1)
+    reading.begin(workload=False)
+    journal(folder, 1, 2)
+    observe(folder, 1, 400)
+    assert step_of(reading) == 400
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_attempt_that_died_before_its_trainer_began_made_no_step(
+    service: Service, has_begun: bool
+) -> None:
+    """The journal in its folder is an earlier attempt's: none of its steps are this one's."""
+    job = service.store.create(tiny_heimdall())
+    folder, holding = service.folder(job), Holding(service.store)
+    attempt = holding.claim(job.id, engine="local")
+    assert attempt is not None
+    holding.begin(job.id, attempt.token, str(dead_process()))
+    journal(folder, *range(1, 91))
+    folder.attempt(1).mkdir()
+    if has_begun:  # and had not come so far as to say so
+        (folder.attempt(1) / "plan.json").write_text("{}")
+    else:  # nor to void what the earlier one had said
+        (folder.training / "begun.json").write_text('{"pid": 7, "step": 0, "steps": 100}')
+    engine = LocalEngine(service.settings)
+    engine.find_place = lambda job, running: "not now"  # type: ignore[method-assign]
+    Dispatcher(service.settings, service.store, engine).look()
+    found = service.store.job(job.id)
+    assert (found.state, found.step, found.attempts[0].last_step) == (State.QUEUED, None, None)
 
 
 def test_a_chatty_training_has_a_log_with_an_end(

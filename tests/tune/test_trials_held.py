@@ -20,7 +20,7 @@ SCRIPT = """
         def __len__(self):
             return 200 if "few" in sys.argv else 8000 if "turns" in sys.argv else 4000
         def __getitem__(self, at):
-            time.sleep(0.0005)
+            time.sleep(0.05 if "slow" in sys.argv else 0.0005)
             noise = torch.randn(4) if "random" in sys.argv else 0.0
             return torch.full((4,), at / 4000) + noise
 
@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_a_result(
 
 def test_a_script_too_short_has_no_rate(script: str, tmp_path: Path) -> None:
     """Its time is over before 50 steps are made after the first."""
-    trial = hold([script], {"num_workers": 1}, folder=tmp_path / "trial", most=3.0)
+    trial = hold([script, "slow"], {"num_workers": 1}, folder=tmp_path / "trial", most=6.0)
     assert (trial.outcome, trial.rate) == ("short", None), trial.reason
 
 

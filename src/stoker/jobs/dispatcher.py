@@ -188,11 +188,14 @@ class Dispatcher:
         id_, token, number = held.job.id, held.lease.token, held.attempt.number
         position = self._holding.beat(id_, token).log_bytes
         log = Tail(folder.log(number), position)
-        reading = Reading(folder, number)
+        is_workload = held.job.request.workload is not None
+        reading = Reading(folder, number, workload=is_workload)
+        # Before its plan was written, what is in the folder is an earlier attempt's.
+        has_begun = not is_workload or folder.plan(number).exists()
         while True:
             before = log.position
             lines = [(time.time(), clean(line)) for line in log.read(rest=True)]
-            points, progress = reading.read(None)
+            points, progress = reading.read(None) if has_begun else ([], None)
             if not (lines or points):
                 return
             report = Report(

@@ -24,18 +24,36 @@ _LOOKED_AT = 1 << 14
 class End:
     """What became of an attempt. None: it was told to stop by a signal, and the job goes on later.
 
-    One that was told to stop and has an error did not save, as far as can be seen.
+    One that was told to stop and has an error did not save, as far as can be seen. `is_loss`: nobody here had
+    it stop, and it goes on as often as one may that is lost.
     """
 
     outcome: State | None
     error: str | None = None
+    is_loss: bool = False
 
 
 def write_exit(
-    folder: JobFolder, attempt: int, code: int, *, stopped: bool, script: bool, killed_s: float | None = None
+    folder: JobFolder,
+    attempt: int,
+    code: int,
+    *,
+    stopped: bool,
+    script: bool,
+    killed_s: float | None = None,
+    signalled: bool = False,
 ) -> None:
-    """Keep how the training's process ended; `killed_s`: it was killed so long after it was told to stop."""
-    told = {"code": code, "stopped": stopped, "script": script, "killed_s": killed_s}
+    """Keep how the training's process ended; `killed_s`: it was killed so long after it was told to stop.
+
+    `stopped`: its runner told it to; `signalled`: somebody else did, and the runner with it.
+    """
+    told = {
+        "code": code,
+        "stopped": stopped,
+        "script": script,
+        "killed_s": killed_s,
+        "signalled": signalled,
+    }
     with whole_file(_path(folder, attempt)) as out:
         out.write(json.dumps(told).encode())
 
@@ -51,11 +69,14 @@ def read_exit(folder: JobFolder, attempt: int) -> Mapping[str, Any] | None:
 
 def judge(told: Mapping[str, Any], log: Path, *, cancelled: bool) -> End:
     """What an exit means: `cancelled` says that the job was to be stopped for good."""
-    code, stopped = told["code"], told["stopped"]
+    code, signalled = told["code"], told.get("signalled", False)
+    stopped = told["stopped"] or signalled
     # A workload that was told to stop and ends well had made its last step; of a script it cannot be known.
     if stopped and (code != 0 or told["script"]):
         error = None if code in (0, STOPPED) else _explain_stop(code, log, told.get("killed_s"))
-        return End(outcome=State.CANCELLED if cancelled else None, error=error)
+        if cancelled:
+            return End(outcome=State.CANCELLED, error=error)
+        return End(outcome=None, error=error, is_loss=signalled)
     if code == 0:
         return End(outcome=State.DONE)
     return End(outcome=State.FAILED, error=_explain(code, log))
@@ -65,7 +86,8 @@ def settle(holding: Holding, id_: str, token: int, end: End) -> None:
     """Tell the store."""
     if end.outcome is None:
         why = f" ({end.error})" if end.error else ""
-        holding.give_back(id_, token, f"told to stop by a signal: goes on from its last checkpoint{why}")
+        told = f"told to stop by a signal: goes on from its last checkpoint{why}"
+        holding.give_back(id_, token, told, is_loss=end.is_loss)
     else:
         holding.finish(id_, token, end.outcome, end.error)
 

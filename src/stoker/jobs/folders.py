@@ -60,6 +60,10 @@ class JobFolder:
         """The files of one attempt."""
         return self.path / f"attempt-{number}"
 
+    def plan(self, number: int) -> Path:
+        """What an attempt's process is to do; written once nothing of an earlier attempt's holds any more."""
+        return self.attempt(number) / "plan.json"
+
     def log(self, number: int) -> Path:
         """All that an attempt printed."""
         return self.attempt(number) / "log.txt"

@@ -75,7 +75,7 @@ class Job:
     created: float
     # Its row in the list: rises from job to job. `before=` of a list is one of these.
     number: int
-    # 1 is next; None where it is not queued.
+    # In its line, that for cards or that for slots: 1 is next; None where it is not queued.
     position: int | None = None
     started: float | None = None
     ended: float | None = None

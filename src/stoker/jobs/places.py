@@ -151,11 +151,13 @@ class Places:
         return name
 
     def _find(self, name: str) -> Path | None:
-        for folder in self.scripts:
-            for start in (folder.parent, folder):
-                found = _resolve(start / name)
-                if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
-                    return found
+        # By its listed name first: inside another folder a script may have the same one.
+        listed = [(one.parent, one) for one in self.scripts if Path(name).parts[:1] == (one.name,)]
+        others = [(start, one) for one in self.scripts for start in (one.parent, one)]
+        for start, folder in (*listed, *others):
+            found = _resolve(start / name)
+            if found is not None and found.is_relative_to(folder.resolve()) and found.is_file():
+                return found
         return None
 
 

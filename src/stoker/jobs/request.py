@@ -45,6 +45,8 @@ class Policy:
     # What the machine has that jobs run on; None: they run elsewhere, or it is not known.
     most_gpus: int | None = None
     most_ram_bytes: int | None = None
+    # Of the largest card.
+    most_vram_bytes: int | None = None
 
     def check(self, request: Request) -> None:
         """JobRefused where a request that was taken once is not allowed now."""
@@ -57,6 +59,11 @@ class Reading:
 
     request: Request
     notes: tuple[str, ...] = ()
+
+
+def notes_of(request: Request, policy: Policy) -> tuple[str, ...]:
+    """What its sender should know of a request that was taken before."""
+    return _made_instead(request, policy)
 
 
 def parse(raw: bytes) -> Any:
@@ -212,6 +219,10 @@ def _too_much(request: Request, policy: Policy, field: str) -> list[Problem]:
     if policy.most_ram_bytes is not None and (request.ram_bytes or 0) > policy.most_ram_bytes:
         told = f"it is {request.ram_bytes}, and this machine has {policy.most_ram_bytes} bytes: ask for less"
         found.append(_problem("ram_bytes", told))
+    most, vram = policy.most_vram_bytes, request.vram_bytes or 0
+    if request.gpus and most is not None and vram > most:
+        told = f"it is {vram}, and the largest card of this machine has {most} bytes: ask for less"
+        found.append(_problem("vram_bytes", told))
     return found
 
 

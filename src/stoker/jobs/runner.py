@@ -43,6 +43,8 @@ _EVERY_S = 0.5
 _FIRST_VERDICT_S = 30.0
 # The doctor takes 2 to 3 s on a record. One that takes so long is ended: a job does not wait for it for ever.
 _LONGEST_VERDICT_S = 120.0
+# Between the first and the last process of a group that a signal is sent to; Ray kills all 3 s later.
+_GROUP_S = 1.0
 # Who is refused its lease exits with this.
 FENCED = 75
 # Cards that the engine gave to the runner.
@@ -122,8 +124,8 @@ class Runner:
             self._folder,
             self._attempt,
             code,
-            # Who ended before it could be told was not stopped.
             stopped=not began or self._kill_at is not None,
+            signalled=began and self._was_signalled(code),
             script=script,
             killed_s=self._settings.grace_s if self._is_killed else None,
         )
@@ -175,8 +177,8 @@ class Runner:
             script=asked.script,
             arguments=asked.arguments,
         )
-        plan.write(where / "plan.json")
         self._reading.begin(workload=asked.workload is not None)
+        plan.write(where / "plan.json")
         # The store's address and its password are not the training's to know.
         kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
         shown = {"PYTHONUNBUFFERED": "1", "STOKER_JOB_FOLDER": str(plan.training), "STOKER_JOB": self._id}
@@ -227,6 +229,20 @@ class Runner:
             self._is_killed = True
             child.kill()
 
+    def _was_signalled(self, code: int) -> bool:
+        """Whether an ended training was told to stop with all of its group, before this process could.
+
+        As Ray does, or a machine that shuts down. Signals to a group come one by one: a quick training has
+        ended before this process has its own. One that ended by itself as it was cancelled was told nothing.
+        """
+        if self._kill_at is not None:
+            return False
+        deadline = time.monotonic() + _GROUP_S
+        looks_so = code in (ending.STOPPED, -signal.SIGTERM)
+        while looks_so and not self._interrupted and time.monotonic() < deadline:
+            time.sleep(_EVERY_S / 10)
+        return self._interrupted
+
     def _tell(self) -> None:
         """What is new, and the heartbeat; it stays untold where the store does not answer."""
         if self._untold is None:
@@ -246,7 +262,13 @@ class Runner:
 
     def _gather(self, *, rest: bool = False) -> Report | None:
         before = self._log.position
-        lines = self._log.read(rest=rest)
+        try:
+            lines = self._log.read(rest=rest)
+        except OSError as error:
+            if rest:  # how it ended is kept: the dispatcher tells that, and what was not read
+                raise
+            sys.stderr.write(f"stoker: the log cannot be read now: {error}; read again\n")
+            lines = []
         points, progress = self._reading.read(None if self._child is None else self._child.pid)
         is_due = time.monotonic() - self._told_at > self._settings.lease_s / RENEWALS
         if not (lines or points or progress or is_due):
@@ -291,14 +313,14 @@ class Runner:
             if self._reading.has_steps:
                 self._verdict_at = now + self._verdict_in
         elif now > self._verdict_at:
-            self._doctor = verdict.begin(self._folder.record(self._attempt))
+            self._doctor = self._begin_doctor()
             self._verdict_in *= 2
             self._verdict_at = now + self._verdict_in
 
     def _reach_verdict(self, *, is_held: bool) -> None:
         """The last one, of the whole record; the heartbeat goes on where the job is still held."""
         self._end_doctor()
-        self._doctor = verdict.begin(self._folder.record(self._attempt))
+        self._doctor = self._begin_doctor()
         if self._doctor is None:
             return
         deadline = self._doctor.began + _LONGEST_VERDICT_S
@@ -308,6 +330,14 @@ class Runner:
             time.sleep(_EVERY_S / 5)
         if self._doctor.process.poll() is not None:
             self._tell_verdict()
+
+    def _begin_doctor(self) -> verdict.Examination | None:
+        """The doctor at work; None where there is nothing to see, or a machine that is full has no room."""
+        try:
+            return verdict.begin(self._folder.record(self._attempt))
+        except OSError as error:  # no process, memory or file for it: the training needs none of its advice
+            sys.stderr.write(f"stoker: the doctor cannot be started now: {error}; the training goes on\n")
+            return None
 
     def _end_doctor(self) -> None:
         if self._doctor is not None:

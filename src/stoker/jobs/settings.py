@@ -19,7 +19,7 @@ class Settings:
     # sqlite:///FILE or postgresql://…; None: jobs.db in the root.
     store: str | None = None
     engine: Literal["local", "ray"] = "local"
-    # Jobs that may run at a time without a card; each card is a slot of its own.
+    # Jobs that may run at a time without a card; each card is a slot of its own. With Ray, jobs of any kind.
     slots: int = 1
     # Folders that scripts may be run from; none: no scripts.
     scripts: tuple[Path, ...] = ()

@@ -42,7 +42,7 @@ def serve(
     ] = None,
     engine: Annotated[str, typer.Option(help="What runs jobs: local, or ray.")] = "local",
     ray_address: Annotated[str | None, typer.Option(help="ray: where its jobs are submitted.")] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Jobs at a time without a card.")] = 1,
+    slots: Annotated[int, typer.Option(min=1, help="Jobs at a time without a card; ray: of any kind.")] = 1,
     grace: Annotated[
         float, typer.Option(min=0.1, help="Seconds that a job has to save once it is told to stop.")
     ] = 60.0,

@@ -25,7 +25,11 @@ class Examination:
         self.began = time.monotonic()
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - open until it is read
         words = ("--json", "--no-report", str(record))
-        self.process = start_doctor(*words, out=self._out, errors=subprocess.DEVNULL)
+        try:
+            self.process = start_doctor(*words, out=self._out, errors=subprocess.DEVNULL)
+        except BaseException:
+            self._out.close()
+            raise
 
     def read(self) -> dict[str, Any] | None:
         """The verdict, once the process has ended; None where it found nothing to judge, or was ended."""

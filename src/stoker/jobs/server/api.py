@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ def _add_session(api: FastAPI, service: Service, guard: Guard) -> None:
 
 def _add_figures(api: FastAPI, service: Service, streams: Callable[[], int]) -> None:
     store = service.store
+    said: list[str] = []  # what was last wrong with the store: health is asked for every few seconds
 
     @api.get("/health", response_model=bodies.HealthBody, responses={503: {"model": bodies.HealthBody}})
     async def health() -> Response:
@@ -157,7 +159,11 @@ def _add_figures(api: FastAPI, service: Service, streams: Callable[[], int]) -> 
             await asyncio.to_thread(store.last_id)
         except DatabaseUnreachable as error:
             is_there = False
-            told.append(str(error))
+            # Who asks needs no token: where the store is, and whose, is for the server's owner.
+            told.append("the store does not answer: see the server's log")
+            if str(error) not in said:
+                said[:] = [str(error)]
+                sys.stderr.write(f"stoker: {error}\n")
         dispatches = service.dispatcher()
         if dispatches is False:
             told.append("the dispatcher does not run: jobs wait until it is started again")

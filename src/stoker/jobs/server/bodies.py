@@ -42,7 +42,7 @@ class JobBody(BaseModel):
     vram_bytes: int | None = Field(description="Memory that must be free on each of them.")
     ram_bytes: int | None = Field(description="Memory of the machine that must be free before it starts.")
     state: State
-    position: int | None = Field(description="Place in the queue; 1 is next.")
+    position: int | None = Field(description="Place in its line, for cards or for slots; 1 is next.")
     waits_for: str | None = Field(description="Why it still waits.")
     created: float
     started: float | None

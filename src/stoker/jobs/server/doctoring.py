@@ -5,6 +5,7 @@ import queue
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,10 +79,16 @@ class Doctor:
 
     def _work(self) -> None:
         while (job := self._waiting.get()) is not None:
-            self._keep(job.id, self._visit(job))
-            self._asked.discard(job.id)
-            if not self._is_closed:
-                self._changed(job.id)
+            try:
+                try:
+                    self._keep(job.id, self._visit(job))
+                finally:
+                    self._asked.discard(job.id)
+                if not self._is_closed:
+                    self._changed(job.id)
+            except Exception as error:  # noqa: BLE001 - whatever it is, those that wait are still to be seen
+                shown = "".join(traceback.format_exception(error))
+                sys.stderr.write(f"stoker: the doctor's visit to job {job.id}: {error}; goes on\n{shown}")
 
     def _keep(self, id_: str, outcome: str) -> None:
         if self._is_closed or not JobFolder(root=self._root, id=id_).path.is_dir():

@@ -1,6 +1,8 @@
 """The routes under /api/training. Each asks the store, in a thread, and tells what it says."""
 
 import asyncio
+import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -12,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from stoker.errors import JobRefused, NoSuchJob, Problem
 from stoker.jobs import request as asking
 from stoker.jobs.folders import JobFolder
+from stoker.jobs.job import Job
 from stoker.jobs.server import bodies
 from stoker.jobs.server.guard import REPORT_POLICY, Refusal
 from stoker.jobs.server.service import Service, workloads
@@ -85,10 +88,21 @@ def _add_jobs(router: APIRouter, service: Service, write: Write) -> None:
     async def create(request: Request, key: Key = None) -> Response:
         """Ask for a job: a workload with its config, a script, or the field note's own body."""
         raw = await request.body()
-        reading = await run_in_threadpool(lambda: asking.read(asking.parse(raw), service.policy))
+
+        def look() -> asking.Reading | Job:
+            """What is asked for; with a key, first the job that it made, whatever is allowed by now."""
+            body = asking.parse(raw)
+            known = None if key is None else store.made_by(key, _digest(body))
+            return known or asking.read(body, service.policy)
+
+        reading = await run_in_threadpool(look)
+        if isinstance(reading, Job):
+            notes = asking.notes_of(reading.request, service.policy)
+            return answer({**show(reading), "notes": list(notes)}, 201)
 
         def make() -> Response:
-            made = store.create(reading.request, key=key)
+            digest = None if key is None else _digest(asking.parse(raw))
+            made = store.create(reading.request, key=key, digest=digest)
             return answer({**show(made), "notes": list(reading.notes)}, 201)
 
         return await write(make)
@@ -228,6 +242,12 @@ def _add_streams(router: APIRouter, service: Service, tailer: Callable[[], Taile
         """The state and progress of all jobs: events `state` and `deleted`."""
         await asyncio.to_thread(service.store.last_id)
         return stream(None, after if last_event_id is None else last_event_id)
+
+
+def _digest(body: Any) -> str:
+    """Of a body as it was sent, in whatever order its fields are."""
+    told = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _known(id_: str) -> str:

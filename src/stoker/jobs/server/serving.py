@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import socket
 import ssl
 import subprocess
@@ -35,6 +36,8 @@ from stoker.jobs.store import Store
 _AGAIN_S, _LONGEST_S = 0.5, 30.0
 _END_S = 20.0
 _GIVE_WAY_S = 0.0005
+# How the names begin of what there may be in the jobs' root.
+_OURS = ("runs", "jobs.db", "dispatcher.lock", NAME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,11 @@ class Dispatching:
                 return
             if self._child.stdin is not None:
                 self._child.stdin.close()
-            self._child, began = dispatcher.start(self._settings), time.monotonic()
+            began = time.monotonic()
+            try:
+                self._child = dispatcher.start(self._settings)
+            except OSError as error:  # no process, memory or file to be had; the next round tries again
+                sys.stderr.write(f"stoker: the dispatcher cannot be started now: {error}\n")
 
 
 class _Uvicorn(uvicorn.Server):
@@ -161,7 +168,7 @@ class Running:
         if serving.certificate is not None and serving.key is not None:
             _check_certificate(serving.certificate, serving.key)
         try:
-            settings.root.mkdir(parents=True, exist_ok=True)
+            keep_private(settings.root)
         except OSError as error:
             raise NotPermitted(
                 f"cannot make the folder {settings.root}: {error.strerror or error}; choose another --root"
@@ -193,6 +200,7 @@ class Running:
                     cards=cards,
                     most_gpus=cards if here else None,
                     most_ram_bytes=count_memory() if here else None,
+                    most_vram_bytes=largest_card() if here else None,
                 ),
                 tokens=tokens,
                 sessions=Sessions(tokens),
@@ -218,6 +226,27 @@ class Running:
             timeout_graceful_shutdown=10,
             limit_concurrency=2000,
         )
+
+
+def keep_private(root: Path) -> None:
+    """Make the jobs' root, and `runs` in it, its owner's alone: plans and the store have what settings have.
+
+    One that is there and ours is closed too, unless it has other things than ours: a project's folder, or
+    everybody's, stays as it is.
+    """
+    runs = root / "runs"
+    if not root.exists():
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    elif root.stat().st_uid == _user() and all(one.name.startswith(_OURS) for one in root.iterdir()):
+        root.chmod(0o700)
+    runs.mkdir(mode=0o700, exist_ok=True)
+    for one, mode in ((runs, 0o700), *((one, 0o600) for one in root.glob("jobs.db*"))):
+        if one.stat().st_uid == _user():
+            one.chmod(mode)
+
+
+def _user() -> int:
+    return -1 if sys.platform == "win32" else os.getuid()
 
 
 def be_prompt() -> None:
@@ -297,6 +326,19 @@ def count_cards(settings: Settings) -> int:
         return source.count()
     finally:
         source.close()
+
+
+def largest_card() -> int | None:
+    """Memory of the largest card of this machine; None where it has none, or one does not tell."""
+    source, _ = nvml.connect()
+    if source is None:
+        return None
+    try:
+        found = [source.read(index).total_bytes for index in range(source.count())]
+    finally:
+        source.close()
+    known = [one for one in found if one is not None]
+    return max(known) if known and len(known) == len(found) else None
 
 
 def _count_cluster_cards(settings: Settings) -> int:

@@ -8,6 +8,8 @@ out. One that does not read fast enough is ended, and comes back the same way.
 
 import asyncio
 import json
+import sys
+import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,6 +90,8 @@ class Tailer:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
+        # What was last said to be wrong.
+        self._trouble: str | None = None
 
     @property
     def streams(self) -> int:
@@ -105,6 +109,11 @@ class Tailer:
                 messages, self._position = await asyncio.to_thread(self._read, self._position, None)
             except DatabaseUnreachable:
                 messages = []  # health tells; what happens meanwhile is read when it answers again
+            except Exception as error:  # noqa: BLE001 - whatever it is, streams would have no news ever after
+                messages = []
+                self._tell_trouble(error)
+            else:
+                self._trouble = None
             self._hand_out(messages)
             await asyncio.sleep(self._every_s)
 
@@ -177,6 +186,14 @@ class Tailer:
                 yield b"".join(one.raw for one in fresh)
             if follower.job is not None and any(one.kind == "deleted" for one in batch):
                 return
+
+    def _tell_trouble(self, error: Exception) -> None:
+        """On stderr, once for as long as it is the same: it is read again four times a second."""
+        told = f"{type(error).__name__}: {error}"
+        if told != self._trouble:
+            self._trouble = told
+            shown = "".join(traceback.format_exception(error))
+            sys.stderr.write(f"stoker: news for the streams cannot be read: {told}; read again\n{shown}")
 
     def _hand_out(self, messages: list[Message]) -> None:
         if messages:

@@ -23,6 +23,7 @@ _OLDEST_SQLITE = (3, 39)
 _WAIT_S = 30.0  # for whoever writes before us
 # Connections kept for the next who asks; more are open while more ask at once.
 _MOST_WAITING = 8
+_HARMED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -44,8 +45,6 @@ class Sqlite:
 
     kind = "sqlite"
     begin = "BEGIN IMMEDIATE"
-    # Raised where the file is gone, full, or held by a writer for too long.
-    broken: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,6 +58,7 @@ class Sqlite:
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not self.path.exists()
             made = sqlite3.connect(
                 self.path,
                 timeout=_WAIT_S,
@@ -67,9 +67,13 @@ class Sqlite:
                 cached_statements=256,
             )
             try:
+                # Made by SQLite it is everybody's to read, and requests may have passwords. By its name: to
+                # open and close the file here would give up the locks of this process's other connections.
+                if is_new and self.path.exists():
+                    self.path.chmod(0o600)
                 _write_ahead(made)
                 made.execute("PRAGMA synchronous = FULL")
-            except sqlite3.Error:
+            except (OSError, sqlite3.Error):
                 made.close()
                 raise
         except (OSError, sqlite3.Error) as error:
@@ -77,6 +81,14 @@ class Sqlite:
                 f"cannot open {self.path}: {error}; give --store another file, or make this one readable"
             ) from error
         return made
+
+    def is_broken(self, error: BaseException) -> bool:
+        """Whether the file is gone, full, harmed, or held by a writer for too long."""
+        if isinstance(error, sqlite3.OperationalError):
+            return True
+        # Of a harmed file the driver raises what all its other errors are too.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return isinstance(error, sqlite3.DatabaseError) and code in _HARMED
 
     def translate(self, sql: str) -> str:
         """As SQLite has it."""
@@ -108,7 +120,6 @@ class Postgres:
             raise MissingExtra("psycopg", "serve", "A store in PostgreSQL") from error
         self._psycopg = psycopg
         self.url = url
-        self.broken: tuple[type[Exception], ...] = (psycopg.OperationalError, psycopg.InterfaceError)
 
     def connect(self) -> Connection:
         """A connection for one thread; one whose client is gone gives its locks back."""
@@ -124,6 +135,11 @@ class Postgres:
                 f"no connection to the store {hide_password(self.url)}: {str(error).strip()}"
             ) from error
         return made
+
+    def is_broken(self, error: BaseException) -> bool:
+        """Whether the server is gone, or cannot: a standby that takes no writes, a session it has ended."""
+        known = self._psycopg
+        return isinstance(error, (known.OperationalError, known.InterfaceError, known.InternalError))
 
     def translate(self, sql: str) -> str:
         """Values are %s there."""
@@ -234,7 +250,7 @@ class Database:
             found: list[tuple[Any, ...]] = connection.execute(self._dialect.translate(sql), values).fetchall()
         except BaseException as error:
             self._give_up(connection)
-            if isinstance(error, self._dialect.broken):
+            if self._dialect.is_broken(error):
                 raise _unreachable(error) from error
             raise
         self._give_back(connection)
@@ -247,9 +263,10 @@ class Database:
         try:
             yield connection
         except BaseException as error:
-            self._undo(connection)
-            if isinstance(error, self._dialect.broken):
+            if self._dialect.is_broken(error):  # undone with its connection: the next may be to a better one
+                self._give_up(connection)
                 raise _unreachable(error) from error
+            self._undo(connection)
             raise
         self._give_back(connection)
 
@@ -258,21 +275,28 @@ class Database:
         connection = self._take()
         try:
             connection.execute(sql)
-        except self._dialect.broken:
+        except Exception as lost:
             self._give_up(connection)
+            if not self._dialect.is_broken(lost):
+                raise
             connection = self._take()
             try:
                 connection.execute(sql)
-            except self._dialect.broken as error:
+            except Exception as error:
                 self._give_up(connection)
+                if not self._dialect.is_broken(error):
+                    raise
                 raise _unreachable(error) from error
         return connection
 
     def _undo(self, connection: Connection) -> None:
         try:
             connection.execute("ROLLBACK")
-        except self._dialect.broken:  # the connection is gone, and what it had begun with it
+        except Exception as error:
             self._give_up(connection)
+            if not self._dialect.is_broken(error):
+                raise
+            # else the connection is gone, and what it had begun with it
         else:
             self._give_back(connection)
 
@@ -303,8 +327,10 @@ class Database:
         for one in ended:
             try:
                 one.close()
-            except self._dialect.broken:
-                pass  # it was broken
+            except Exception as error:
+                if not self._dialect.is_broken(error):
+                    raise
+                # else it was broken
 
 
 class Snapshot:
@@ -375,7 +401,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _unreachable(error: Exception) -> DatabaseUnreachable:
+def _unreachable(error: BaseException) -> DatabaseUnreachable:
     """What the drivers raise when a server or file is gone, as one error."""
     return DatabaseUnreachable(f"the store does not answer: {str(error).strip()}")
 

@@ -248,12 +248,20 @@ class Holding:
         """The end of a job: done, failed or cancelled."""
         self._end(id_, token, outcome, error)
 
-    def give_back(self, id_: str, token: int, why: str) -> None:
-        """It was told to stop by no one who asked for its end: it is queued again, where it stood."""
+    def give_back(self, id_: str, token: int, why: str, *, is_loss: bool = False) -> None:
+        """It was told to stop by no one who asked for its end: it is queued again, where it stood.
+
+        One that ended before its runner could have it stop `is_loss`: where that comes again and again
+        without a step between, as where its script signals its own group, it is left lost.
+        """
         with self._database.transaction() as do:
             job = self._own(do, id_, token)
-            do.write("UPDATE jobs SET rate = NULL, eta_s = NULL WHERE id = ?", (id_,))
-            self._requeue(do, job, why)
+            [(losses,)] = do.read(
+                "UPDATE jobs SET losses = losses + ?, rate = NULL, eta_s = NULL WHERE id = ? "
+                "RETURNING losses",
+                (int(is_loss), id_),
+            )
+            self._requeue(do, job, why, again=not is_loss or goes_on(losses))
 
     def judge(self, id_: str, token: int, verdict: Mapping[str, Any]) -> None:
         """What the observer's record tells; also after the end, unless another attempt has begun."""

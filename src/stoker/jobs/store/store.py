@@ -27,7 +27,7 @@ _POINT, _LINE, _EVENT = ", ".join(Point._fields), ", ".join(Line._fields), "id, 
 # list of twenty does not ask the database twenty times. A place is counted in the index: 26 us behind 600.
 _PLACE = (
     "CASE WHEN job.state = 'queued' THEN (SELECT COUNT(*) FROM jobs AS ahead "
-    "WHERE ahead.state = 'queued' AND ahead.place <= job.place) END"
+    "WHERE ahead.state = 'queued' AND ahead.needs_card = job.needs_card AND ahead.place <= job.place) END"
 )
 _JOBS = (
     f"SELECT {rows.columns('job', rows.JOB)}, {_PLACE}, {rows.columns('attempt', rows.ATTEMPT)} "
@@ -63,19 +63,22 @@ class Store:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def create(self, request: Request, *, key: str | None = None) -> Job:
+    def create(self, request: Request, *, key: str | None = None, digest: str | None = None) -> Job:
         """A new job at the end of the queue; with a key that was given before, the job made then.
 
-        KeyTaken where that one was another request.
+        KeyTaken where that one was another request: by its `digest`, which is of what was sent, or of the
+        request itself where none is given.
         """
         told = json.dumps(request.to_json(), sort_keys=True, separators=(",", ":"))
-        digest = hashlib.sha256(told.encode()).hexdigest()
+        of_request = hashlib.sha256(told.encode()).hexdigest()
+        digest = digest or of_request
         with self.database.transaction() as do:
             if key is not None:
                 found = do.read("SELECT id, digest FROM jobs WHERE idempotency_key = ?", (key,))
                 if found:
                     [(id_, before)] = found
-                    if before != digest:
+                    # Those of earlier versions have the digest of the request.
+                    if before not in (digest, of_request):
                         raise KeyTaken(
                             f"the key {key!r} was used for job {id_}, which is another request: "
                             "send the same one again, or choose another key"
@@ -91,6 +94,11 @@ class Store:
             )  # fmt: skip
             self.note(do, id_, "state", {"state": State.QUEUED, "error": None, "attempt": 0})
             return read_job(do, id_)
+
+    def made_by(self, key: str, digest: str) -> Job | None:
+        """The job that was made with this key of what has this digest; None where there is none such."""
+        found = read_jobs(self.database, "idempotency_key = ? AND digest = ?", (key, digest))
+        return found[0] if found else None
 
     def ask_cancel(self, id_: str) -> Job:
         """Cancel a job: at once where nothing runs, else its process is told to save and stop."""
@@ -185,7 +193,7 @@ class Store:
         return Page(items=tuple(items[:limit]), next=items[limit - 1].number if items[limit:] else None)
 
     def position(self, id_: str) -> int | None:
-        """The place in the queue, 1 is next; None where it is not queued."""
+        """The place in its line of the queue, 1 is next; None where it is not queued."""
         return self.job(id_).position
 
     def counts(self) -> dict[State, int]:
