@@ -133,6 +133,22 @@ def test_a_state_is_taken_by_a_worker(start: str, tmp_path: Path) -> None:
     dataset.file.close()
 
 
+def test_what_is_read_a_second_time_is_read_by_workers(tmp_path: Path) -> None:
+    """Where the memory is given back while batches are under way, as a loop that needs it has it."""
+    dataset = Records(tmp_path / "records", 200)
+    with closing(feed_of(dataset, batch_size=4, tier="ram")) as feed:
+        seen = []
+        for at, (rows, numbers) in enumerate(feed):
+            assert torch.equal(rows, numbers[:, None].expand_as(rows).to(rows.dtype))
+            seen += numbers.tolist()
+            if at == 5:
+                feed.shrink()
+        assert feed.tier == "source"
+    assert sorted(seen) == list(range(200))
+    assert os.getpid() not in dataset.opened_by()
+    assert dataset.file is None
+
+
 def test_records_of_one_open_file_come_out_right(tmp_path: Path) -> None:
     """Many small ones, by two workers at once: each has a place of its own in the file."""
     dataset = Records(tmp_path / "records", 6000, values=8)
