@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from stoker.errors import ReaderDied
+from stoker.errors import ReaderDied, SourceBroken
 from stoker.feed import Feed, prefetch
 
 HEADER = struct.Struct("<qq")
@@ -221,6 +221,22 @@ def test_a_dataset_that_kills_who_looks_at_it_is_told(
         next_batch(feed)
     assert "died, 1 times over, while samples were looked at" in str(raised.value)
     assert "dmesg" in str(raised.value)
+
+
+# Beside the error torch warns, and advises another way of starting workers.
+@pytest.mark.filterwarnings("ignore:Got pickle error when attempting to start:UserWarning")
+@pytest.mark.parametrize("start", ["spawn"], indirect=True)
+@pytest.mark.parametrize("tier", ["source", "ram"])
+def test_a_dataset_that_cannot_be_sent_is_told(start: str, tier: str, tmp_path: Path) -> None:
+    """Where workers are spawned: with what stands in the way, and what to do."""
+    dataset = Records(tmp_path / "records", 32)
+    feed = feed_of(dataset, tier=tier)
+    with dataset.path.open("rb") as dataset.file, pytest.raises(SourceBroken) as raised:
+        next_batch(feed)
+    feed.close()
+    told = str(raised.value)
+    assert f"worker processes, which are started by {start}: cannot pickle '_io.BufferedReader'" in told
+    assert "workers=0" in told
 
 
 def next_batch(feed: Feed) -> Any:

@@ -4,6 +4,8 @@ What is asked for is a row of index arrays; what comes is a batch for each, in t
 number under way. An error comes where its batch would have come.
 """
 
+import multiprocessing
+import pickle
 import signal
 import time
 import warnings
@@ -17,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from stoker.errors import ReaderDied
+from stoker.errors import ReaderDied, SourceBroken
 from stoker.feed.order import Shard
 from stoker.feed.sources.base import Indices
 
@@ -170,7 +172,7 @@ class Workers:
         wanted.begin(asked, only)
         try:
             _ask(asked, left, self._ahead if only is None else only)
-            iterator: Any = iter(loader)
+            iterator = _started(loader)
             _unwatch(iterator)
             while True:
                 if only is None:
@@ -273,6 +275,22 @@ def _advice(signals: frozenset[int]) -> str:
 
 def _told(samples: Indices) -> str:
     return f"at samples {', '.join(map(str, samples[:_TOLD].tolist()))}" + ", …" * (len(samples) > _TOLD)
+
+
+def _started(loader: DataLoader[Any]) -> Any:
+    """An iterator of the loader, with its workers; SourceBroken where they cannot be sent what they read."""
+    try:
+        return iter(loader)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
+        context: Any = loader.multiprocessing_context or multiprocessing
+        how = context.get_start_method()
+        if how == "fork":  # which sends nothing
+            raise
+        raise SourceBroken(
+            f"the dataset cannot be sent to worker processes, which are started by {how}: {error}. Have it "
+            "open files and connections at its first read, and define its functions at the top of a module; "
+            "or read in this process with workers=0"
+        ) from error
 
 
 def _unwatch(iterator: Any) -> None:
