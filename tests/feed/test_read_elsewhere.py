@@ -127,10 +127,11 @@ def test_a_state_is_taken_by_a_worker(start: str, tmp_path: Path) -> None:
     assert os.getpid() not in dataset.opened_by()
     assert dataset.file is None
     assert sorted(chain.from_iterable(seen)) == list(range(96))
-    with closing(feed_of(dataset, workers=0)) as feed:
+    same = Records(tmp_path / "same", 96)
+    with closing(feed_of(same, workers=0)) as feed:
         assert feed.state_dict() == first
-    assert dataset.file is not None
-    dataset.file.close()
+    assert same.file is not None
+    same.file.close()
 
 
 def test_what_is_read_a_second_time_is_read_by_workers(tmp_path: Path) -> None:
