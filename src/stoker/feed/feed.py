@@ -27,11 +27,12 @@ from stoker.feed.choice import checked_tier
 from stoker.feed.company import find_company
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
+from stoker.feed.looks import first_of, look_closely, look_elsewhere
 from stoker.feed.order import Order
 from stoker.feed.place import Place, Progress, State
 from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
 from stoker.feed.ranks import Ranks, find_ranks, has_group
-from stoker.feed.sources.base import Source
+from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.disk import DiskTier
 from stoker.feed.trainers import BatchSampler, SplitSampler, told_to_accelerate
@@ -261,7 +262,28 @@ class Feed(DataLoader[Any]):
 
     @cached_property
     def _fingerprint(self) -> str:
+        source = self._far_source
+        if source is not None and not source.known:
+            source.know(fingerprint=look_elsewhere(source, TorchSource.fingerprint, seed=self._seed))
         return self._source.fingerprint()
+
+    @property
+    def _far_source(self) -> TorchSource | None:
+        """The source, where it is of a dataset that worker processes read: nothing of it is read here."""
+        return self._source if self._workers and isinstance(self._source, TorchSource) else None
+
+    def _look(self, numbers: Indices | None, *, told: bool) -> tuple[Layout | None, str] | None:
+        """What a worker sees of samples that workers read; None where there is no need, or no worker.
+
+        `told`: the fingerprint is asked for too.
+        """
+        source = self._far_source
+        if source is None or (self._tier == "source" and self._disk is None):
+            return None
+        look = partial(look_closely, first=first_of(numbers), cache_random=self._cache_random, told=told)
+        seen = look_elsewhere(source, look, seed=self._seed)
+        source.know(fingerprint=seen.fingerprint, kept_as=seen.kept_as)
+        return seen.layout, seen.unheld
 
     def _share(self, ranks: Ranks) -> int:
         """Samples in a batch of one rank; what does not divide is told by the order."""
@@ -281,6 +303,9 @@ class Feed(DataLoader[Any]):
             ranks, device = self._ranks, _numbered(self.device)
             order = self._order(ranks)
             reserve, said = _reserve(self._reserve)
+            numbers = order.numbers()
+            company = find_company(ranks, device) if order.takes_each_once else None
+            looked = self._look(numbers, told=company is not None)
             self._held_among = (ranks, has_group())
             self._holding = Holding(
                 self._source,
@@ -288,12 +313,13 @@ class Feed(DataLoader[Any]):
                 disk=self._disk,
                 device=device,
                 asked=self._tier,
-                numbers=order.numbers(),
+                numbers=numbers,
                 ranks=ranks,
                 reserve=reserve,
                 reserve_said=said,
                 cache_random=self._cache_random,
-                company=find_company(ranks, device) if order.takes_each_once else None,
+                looked=looked,
+                company=company,
             )
         return self._holding
 

@@ -6,7 +6,6 @@ be, `why` says so, and the loader is best left as it is.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from stoker.errors import NotPackable, SourceBroken
 from stoker.feed.dataset_state import plain_attributes, state_digest
 from stoker.feed.generators import kept_generators, tell_states
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
+from stoker.feed.looks import Look, Looking, look_elsewhere
 from stoker.feed.order import Shard
 from stoker.feed.prefetch import Batches, Inline, Prefetch, Workers
 from stoker.feed.randomness import find_randomness
@@ -37,16 +37,6 @@ TIERS = ("auto", "vram", "window", "ram", "disk")
 _TOGETHER = 16
 # Read again when an epoch begins, to see whether the dataset has changed.
 _AGAIN = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """What was seen of a dataset where it is read: a layout and a fingerprint, or why there are none."""
-
-    layout: Layout | None
-    unheld: str
-    fingerprint: str
-    form: SampleForm | None = None
 
 
 class HeldLoader:
@@ -77,7 +67,8 @@ class HeldLoader:
             self._source = TorchSource(loader.dataset, look.form.stack)
         unique = state_digest(loader.dataset) if tier == "disk" else str(number)
         # Nothing more is read for it here: the samples may be read elsewhere alone.
-        self._source._fingerprint = self._source._kept_as = f"{look.fingerprint} {unique}"
+        told = f"{look.fingerprint} {unique}"
+        self._source.know(fingerprint=told, kept_as=told)
         self._holding = Holding(
             self._source,
             prefetch=partial(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0)),
@@ -121,16 +112,8 @@ class HeldLoader:
         """Where the loader reads: a file that a dataset opens at its first read must not be open here too."""
         if not self._workers:
             return look_at(self._source, self._collate, elsewhere=False)
-        looks: DataLoader[Look] = DataLoader(
-            _Looks(self._source, self._collate),
-            batch_size=None,
-            num_workers=1,
-            collate_fn=_as_it_is,
-            generator=torch.Generator().manual_seed(0),
-            **self._options,
-        )
-        look: Look = next(iter(looks))
-        return look
+        look = partial(look_at, collate=self._collate, elsewhere=True)
+        return look_elsewhere(self._source, look, **self._options)
 
     def _prefetch(self, ahead: int, source: Source) -> Prefetch:
         if not self._workers:
@@ -162,12 +145,12 @@ def look_at(source: TorchSource, collate: Collate | None, *, elsewhere: bool) ->
     """Read some samples twice, and some together. `elsewhere`: in a worker, with draws of its own."""
     verdict = find_randomness(source)
     if not verdict.cacheable:
-        return Look(layout=None, unheld=f"{verdict.why}: kept samples would stay the same", fingerprint="")
+        return Look(layout=None, unheld=f"{verdict.why}: kept samples would stay the same")
     try:
         with kept_generators():
             layout, form = _lay_out(source, collate, elsewhere)
     except (NotPackable, SourceBroken) as error:
-        return Look(layout=None, unheld=str(error), fingerprint="")
+        return Look(layout=None, unheld=str(error))
     return Look(layout=layout, unheld="", fingerprint=source.fingerprint(), form=form)
 
 
@@ -192,19 +175,6 @@ def _lay_out(
     return layout, form
 
 
-class _Looks(Dataset[Look]):
-    """One item: a look at a source, wherever it is taken."""
-
-    def __init__(self, source: TorchSource, collate: Collate | None) -> None:
-        self.source, self._collate = source, collate
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, _: int) -> Look:
-        return look_at(self.source, self._collate, elsewhere=True)
-
-
 class InReader:
     """How a worker begins that reads for a held loader: to the script's own code it looks like one of its."""
 
@@ -214,9 +184,9 @@ class InReader:
     def __call__(self, worker: int) -> None:
         """In the worker, before its first sample."""
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, (Batches, _Looks)):
-            source: Any = info.dataset.source
-            source = source.source if isinstance(source, DiskTier) else source
+        if info is not None and is_reader(info.dataset):
+            source: Any = info.dataset.source  # type: ignore[attr-defined]
+            source = source.source if isinstance(source, (DiskTier, Looking)) else source
             object.__setattr__(info, "dataset", source.dataset)  # it is frozen
         if self._own is not None:
             self._own(worker)
@@ -224,7 +194,7 @@ class InReader:
 
 def is_reader(dataset: Any) -> bool:
     """Whether the loader of this dataset is a feed's own, and none of the script's."""
-    return isinstance(dataset, (Batches, _Looks))
+    return isinstance(dataset, Batches)
 
 
 def _options_of(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -253,7 +223,3 @@ def _device_for(tier: str) -> torch.device:
 
 def _spread(length: int, count: int) -> Indices:
     return np.linspace(0, length - 1, min(length, count)).astype(np.int64)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

@@ -142,20 +142,25 @@ class Holding(Keeping):
         rows = self._rows
         if rows is None:
             # Asked for as it stands; or in part, or sorted, while there was memory to keep it in.
-            return read if missing is shard.samples else self._source.read(shard.samples)
+            return read if missing is shard.samples else self._read_now(shard.samples)
         self._streams.join()
         if len(missing):
             rows.put(self._place(missing), read)
         gone = self._missing(shard.samples)
         if len(gone):  # the rows are new since it was asked what is missing
-            rows.put(self._place(gone), self._source.read(gone))
+            rows.put(self._place(gone), self._read_now(gone))
         places = self._place(shard.samples)
         if self._bus is not None:
             return self._bus.get(places)
         found = rows.find(places)
         if (found < 0).any():  # with another rank by now, and not kept here
-            return self._source.read(shard.samples)
+            return self._read_now(shard.samples)
         return rows.get(torch.from_numpy(found).to(rows.device))
+
+    def _read_now(self, samples: Indices) -> Any:
+        """A batch that nobody reads ahead: by the readers all the same, who alone may read the source."""
+        [batch] = self._prefetch.read([samples])
+        return batch
 
     def _to_device(self, batch: Any) -> Any:
         if self._device.type == "cpu":

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from stoker.errors import NoRoom, NotPackable
+from stoker.errors import NoRoom
 from stoker.facts import host
 from stoker.feed.choice import KEPT_SHARE, Choice, Room, Wish, choose, left_on_device
 from stoker.feed.company import Company
 from stoker.feed.exchange import read_by
 from stoker.feed.layout import Layout
+from stoker.feed.looks import find_layout, first_of
 from stoker.feed.order import Order
 from stoker.feed.place import Place
 from stoker.feed.prefetch import Prefetch
-from stoker.feed.randomness import find_mixing, find_randomness
 from stoker.feed.ranks import Ranks, launch_name, process_name
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
@@ -93,9 +93,10 @@ class Keeping:
         self._bus: Bus | StagedBus | None = None
         self._rows: Rows | SpreadRows | None = None
         self._disk: DiskTier | None = None
-        self._layout, unheld = looked or self._look(
-            cache_random, needed=asked != "source" or disk is not None
-        )
+        needed = asked != "source" or disk is not None
+        if looked is None:
+            looked = find_layout(source, first_of(numbers), cache_random) if needed else (None, "asked for")
+        self._layout, unheld = looked
         if disk is not None and self._layout is not None:
             self._source = self._disk = disk(source, self._layout)
         self._prefetch = prefetch(self._source)
@@ -179,27 +180,6 @@ class Keeping:
         _close(self._rows, self._bus)
         self._rows = self._bus = None
         self._leave_company()
-
-    def _look(self, cache_random: bool, *, needed: bool) -> tuple[Layout | None, str]:
-        """The layout of the samples; or None, and why they cannot be held."""
-        if not needed:
-            return None, "asked for"
-        if self._weak and not cache_random:
-            verdict = find_randomness(self._source)
-            if not verdict.cacheable:
-                return None, (
-                    f"{verdict.why}. To hold them, move what is random to transform=, which runs by the "
-                    "batch after the cache; or give cache_random=True to keep each sample as first read"
-                )
-        first = np.zeros(1, np.int64) if self._numbers is None else self._numbers[:1]
-        try:
-            if isinstance(self._source, TorchSource) and not cache_random:
-                mixed = find_mixing(self._source)
-                if mixed is not None:
-                    return None, f"{mixed}. To hold them, move that to transform=, which runs after the cache"
-            return Layout.of(self._source.read(first)), ""
-        except NotPackable as error:
-            return None, str(error)
 
     @property
     def on_device(self) -> int:

@@ -4,6 +4,8 @@ What is asked for is a row of index arrays; what comes is a batch for each, in t
 number under way. An error comes where its batch would have come.
 """
 
+import multiprocessing
+import pickle
 import signal
 import time
 import warnings
@@ -17,9 +19,9 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from stoker.errors import ReaderDied
+from stoker.errors import ReaderDied, SourceBroken
 from stoker.feed.order import Shard
-from stoker.feed.sources.base import Indices, Source
+from stoker.feed.sources.base import Indices
 
 # Without a batch between them, deaths of workers are no accident.
 _MOST_DEATHS = 3
@@ -29,6 +31,13 @@ _DYING_S = 2.0
 _TOLD = 8
 # What comes after the last batch.
 _ENDED = (None, None)
+
+
+class Readable(Protocol):
+    """What is read: a source."""
+
+    def read(self, indices: Indices, /) -> Any:
+        """The batch of these samples."""
 
 
 class Prefetch(Protocol):
@@ -44,7 +53,7 @@ class Prefetch(Protocol):
 class Inline:
     """Reads where it is asked, one batch at a time: for datasets that belong to one thread."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Readable) -> None:
         self._source = source
 
     def read(self, wanted: Iterable[Indices]) -> Iterator[Any]:
@@ -59,7 +68,7 @@ class Inline:
 class Threads:
     """Reads with threads: for sources that leave the interpreter alone while they read and decode."""
 
-    def __init__(self, source: Source, *, threads: int, ahead: int) -> None:
+    def __init__(self, source: Readable, *, threads: int, ahead: int) -> None:
         self._source = source
         self._threads = threads
         self._ahead = ahead
@@ -88,12 +97,22 @@ class Workers:
     """Reads with worker processes of torch's DataLoader, which live on from epoch to epoch.
 
     A loader has only one epoch at a time: one that begins amid another gets workers of its own. `options` are
-    a DataLoader's: how workers are started, and what they begin with.
+    a DataLoader's: how workers are started, and what they begin with. `doing` is what is told of them where
+    they die; else at which samples.
     """
 
     def __init__(
-        self, source: Source, *, workers: int, ahead: int, pin: bool, seed: int, **options: Any
+        self,
+        source: Readable,
+        *,
+        workers: int,
+        ahead: int,
+        pin: bool,
+        seed: int,
+        doing: str = "",
+        **options: Any,
     ) -> None:
+        self._doing = doing
         # The loader that waits for the next epoch, if there is one.
         self._waiting: list[DataLoader[Any]] = []
         each = max(1, ahead // workers)
@@ -130,9 +149,9 @@ class Workers:
             except _Died as died:
                 deaths, singly = deaths + 1, len(asked)
                 if deaths >= _MOST_DEATHS:
-                    where = ", ".join(map(str, asked[0][:_TOLD].tolist())) + ", …" * (len(asked[0]) > _TOLD)
+                    where = self._doing or _told(asked[0])
                     raise ReaderDied(
-                        f"{died}, {deaths} times over, at samples {where}: {_advice(died.signals)}"
+                        f"{died}, {deaths} times over, {where}: {_advice(died.signals)}"
                     ) from died
                 warnings.warn(f"{died}; what was under way is read again, by new ones", stacklevel=2)
 
@@ -153,7 +172,7 @@ class Workers:
         wanted.begin(asked, only)
         try:
             _ask(asked, left, self._ahead if only is None else only)
-            iterator: Any = iter(loader)
+            iterator = _started(loader)
             _unwatch(iterator)
             while True:
                 if only is None:
@@ -254,6 +273,26 @@ def _advice(signals: frozenset[int]) -> str:
     return "read in this process with workers=0 to see what the dataset does there"
 
 
+def _told(samples: Indices) -> str:
+    return f"at samples {', '.join(map(str, samples[:_TOLD].tolist()))}" + ", …" * (len(samples) > _TOLD)
+
+
+def _started(loader: DataLoader[Any]) -> Any:
+    """An iterator of the loader, with its workers; SourceBroken where they cannot be sent what they read."""
+    try:
+        return iter(loader)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
+        context: Any = loader.multiprocessing_context or multiprocessing
+        how = context.get_start_method()
+        if how == "fork":  # which sends nothing
+            raise
+        raise SourceBroken(
+            f"the dataset cannot be sent to worker processes, which are started by {how}: {error}. Have it "
+            "open files and connections at its first read, and define its functions at the top of a module; "
+            "or read in this process with workers=0"
+        ) from error
+
+
 def _unwatch(iterator: Any) -> None:
     if iterator._worker_pids_set:
         iterator._worker_pids_set = False
@@ -273,7 +312,7 @@ def _end_workers(loader: DataLoader[Any]) -> None:
         iterator._shutdown_workers()
 
 
-def _read(source: Source, indices: Indices) -> Any:
+def _read(source: Readable, indices: Indices) -> Any:
     """A batch; nothing for nothing."""
     return source.read(indices) if len(indices) else None
 
@@ -325,7 +364,7 @@ class Batches(Dataset[Any]):
     These as bytes, which torch leaves as they are; an array it would make a tensor in shared memory.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Readable) -> None:
         self.source = source
 
     def __getitem__(self, indices: Indices) -> tuple[bytes, Any]:

@@ -108,6 +108,16 @@ class TorchSource(Source):
             self._kept_as = told
         return self._kept_as
 
+    @property
+    def known(self) -> bool:
+        """Whether the fingerprint is taken."""
+        return self._fingerprint is not None
+
+    def know(self, *, fingerprint: str | None, kept_as: str | None = None) -> None:
+        """What was found elsewhere, where the samples are read: nothing is read for it here."""
+        self._fingerprint = self._fingerprint if fingerprint is None else fingerprint
+        self._kept_as = self._kept_as if kept_as is None else kept_as
+
     def _told_batch(self) -> list[str]:
         if not len(self):
             return []
