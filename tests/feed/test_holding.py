@@ -1,6 +1,7 @@
 """Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
 
 import re
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -119,6 +120,79 @@ def test_memory_is_given_back_on_a_device_that_has_none_left(
         assert feed.tier == "ram"
         assert "(some samples are read again, not taken along: none left)" in feed.why
         assert len(source.read_so_far) <= 103 - 2 * 20
+
+
+@pytest.mark.parametrize("tier", ["vram", "ram"])
+@pytest.mark.parametrize("at", [0, 3, 12])
+def test_a_batch_that_there_is_no_memory_for_is_made_a_tier_lower(
+    tier: str, at: int, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """In mid-epoch, and at its ends: no sample is lost, none comes twice, and the reason is told."""
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 1 << 20)
+    plain, calls = Rows.get_each, 0
+
+    def get_each(self: Rows, indices: torch.Tensor, sizes: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at + 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried 3 GiB\nof many")
+        return plain(self, indices, sizes)
+
+    expected = epochs(Feed(Numbered(), tier="source", **options), 3)
+    with closing(Feed(Numbered(name=f"{tier} {at}"), tier=tier, reserve=0, **options)) as feed:
+        found = epochs(feed, 1)
+        assert feed.tier == tier
+        monkeypatch.setattr(Rows, "get_each", get_each)
+        found += epochs(feed, 2)
+        assert found == expected
+        assert feed.tier == {"vram": "ram", "ram": "source"}[tier]
+        assert f"left {tier}: a batch could not be made, CUDA out of memory. Tried 3 GiB)" in feed.why
+
+
+def test_a_batch_that_no_tier_has_memory_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Each tier is tried, the lowest once more; what was handed out before is counted."""
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 1 << 20)
+    tried: list[str] = []
+    made = 0
+
+    def fail(batch: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made > 5:
+            tried.append(feed.tier)
+            raise torch.OutOfMemoryError("none left")
+        return batch
+
+    with closing(Feed(Numbered(name="none"), reserve=0, transform=fail, **options)) as feed:
+        with pytest.raises(torch.OutOfMemoryError, match="none left"):
+            list(feed)
+        assert tried == ["vram", "ram", "source", "source"]
+        assert feed.state_dict()["samples"] == 40
+
+
+def test_nothing_of_a_failed_batch_is_alive_when_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The error's frames hold what was made by then: memory that the lower tier needs."""
+    made: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+
+    def fail(batch: Any) -> Any:
+        part = batch["x"] + 1
+        if not made:
+            made.append(weakref.ref(part))
+            raise torch.OutOfMemoryError("none left")
+        return batch
+
+    def shrink(self: Holding, why: str) -> None:
+        alive.append(made[0]() is not None)
+
+    monkeypatch.setattr(Holding, "shrink", shrink)
+    with closing(Feed(Numbered(name="alive"), tier="ram", transform=fail, **options)) as feed:
+        assert len(list(feed)) == 13
+    assert alive == [False]
 
 
 def test_a_transform_that_fails_hands_nothing_out(options: dict[str, Any]) -> None:

@@ -131,17 +131,18 @@ def test_one_sample_that_does_not_fit_ends_the_training(tmp_path: Path) -> None:
         fit(Full(TinyConfig(train=plain(**QUIET))), out=tmp_path)
 
 
-def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["train", "valid"])
+def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Path, which: str) -> None:
     """What a feed could not make at first comes when it has given memory back: no batch is missing."""
     calm = Tiny(TinyConfig(train=plain(**QUIET)))
-    fit(calm, out=tmp_path / "calm")
+    expected = fit(calm, out=tmp_path / "calm")
 
     failed: list[int] = []
     made: list[int] = []
 
     def fail_once(batch: object) -> object:
         made.append(1)
-        if len(made) == 4 and not failed:
+        if len(made) == 3 and not failed:
             failed.append(1)
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return batch
@@ -149,13 +150,14 @@ def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Pa
     class Short(Tiny):
         def open_feeds(self, world, device):  # type: ignore[no-untyped-def]
             feeds = super().open_feeds(world, device)
-            feeds.train._transform = fail_once
+            getattr(feeds, which)._transform = fail_once
             return feeds
 
     short = Short(TinyConfig(train=plain(**QUIET)))
-    fit(short, out=tmp_path / "short")
+    found = fit(short, out=tmp_path / "short")
     assert failed
     assert short.seen == calm.seen
+    assert found.metrics == expected.metrics
 
 
 class Held:
