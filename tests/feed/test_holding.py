@@ -91,6 +91,32 @@ def test_a_second_feed_does_not_take_what_the_first_one_has(
         assert val.tier == "vram"
 
 
+def test_a_window_that_is_not_filled_yet_is_no_part_of_the_peak(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """What the model needs is what was in use: samples that are yet to come to the card were not."""
+    row = 3 * 8 + 8
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 79 * row)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 20 * row)
+    monkeypatch.setattr(Holding, "_fill_window", lambda self: None)
+    with (
+        closing(Feed(Numbered(90, name="train"), reserve=20 * row, **options)) as train,
+        closing(Feed(Numbered(10, name="valid"), **options)) as valid,
+    ):
+        next(iter(train))
+        assert (train.tier, valid.tier) == ("window", "ram")
+        assert train.on_device == int(59 * row * 0.9)
+        for feed in (train, valid):
+            feed._hold()._device = torch.device("cuda", 0)
+        for _ in range(4):
+            valid._hold()._move_up()
+        assert valid._hold()._wish.reserve == 20 * row
+        assert valid.tier == "window"
+        assert 20 * row + train.on_device + valid.on_device <= 79 * row
+        for feed in (train, valid):  # whose rows are the host's all the same
+            feed._hold()._device = torch.device("cpu")
+
+
 def test_memory_is_given_back_on_a_device_that_has_none_left(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:

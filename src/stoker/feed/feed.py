@@ -167,6 +167,11 @@ class Feed(DataLoader[Any]):
         """Where the samples are held now: vram, spread, window, ram, or nowhere (source)."""
         return self._hold().tier if len(self._source) else "source"
 
+    @property
+    def on_device(self) -> int:
+        """The bytes of a GPU that samples have, or will have once a window is filled; 0 before first use."""
+        return 0 if self._holding is None else self._holding.on_device
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands. Taken in step k, the feed that loads it begins with step k + 1."""
         if not len(self._source):

@@ -210,9 +210,16 @@ class Keeping:
         resident = self._choice.resident
         return min(resident, self._wish.bytes) if self.tier == "window" else resident
 
-    def _others_on_device(self) -> int:
-        """The bytes of this device that samples of other feeds have."""
-        return sum(one.on_device for one in list(_KEEPING) if one is not self and one._device == self._device)
+    @property
+    def on_device_now(self) -> int:
+        """The bytes of the device that samples have by now: none of a window that is yet to be filled."""
+        if self.tier == "window":
+            return self._bus.resident_bytes if isinstance(self._bus, Bus) else 0
+        return self._rows.bytes if isinstance(self._rows, SpreadRows) else self.on_device
+
+    def _others(self) -> "list[Keeping]":
+        """Those of other feeds on this device."""
+        return [one for one in list(_KEEPING) if one is not self and one._device == self._device]
 
     def _free_vram(self) -> int | None:
         """The device's memory that is nobody else's; what torch has set aside counts as free."""
@@ -227,7 +234,7 @@ class Keeping:
         if vram is not None:
             # What torch has set aside is the loop's, and part of what `reserve` speaks of; but for the
             # samples of other feeds.
-            vram -= self._others_on_device()
+            vram -= sum(one.on_device for one in self._others())
         # What these samples have of it already, be it another rank's doing, is not taken from them.
         theirs = 0 if self._layout is None else allocated(self._content)
         if isinstance(self._rows, SharedRows) and self._rows.path is None:
@@ -303,7 +310,8 @@ class Keeping:
             or self._wish.reserve is not None
         ):
             return
-        reserved = torch.cuda.max_memory_reserved(self._device) - self._others_on_device()
+        reserved = torch.cuda.max_memory_reserved(self._device)
+        reserved -= sum(one.on_device_now for one in self._others())
         peak = max(0, reserved), f"peak of {_STEPS_TO_PEAK} steps"
         need, said = max(peak, self._expected)
         self._wish = replace(self._wish, reserve=need, reserve_said=said)

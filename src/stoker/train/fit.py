@@ -224,7 +224,7 @@ def _assemble(
         module=module,
         model=model,
         optimizer=optimizer,
-        feed=feeds.train,
+        feeds=feeds,
         meeting=meeting,
         micro_batch=min(config.micro_batch or share, share),
         clip=config.clip,
