@@ -253,13 +253,13 @@ class Feed(DataLoader[Any]):
                     return
                 except torch.OutOfMemoryError as error:
                     # Each batch is tried once in each tier from there down, and in the lowest once more.
-                    where = progress.handed, holding.tier
+                    where = progress.handed, self.tier
                     if where in failed:
                         raise
                     failed.add(where)
                     reason = str(error).partition("\n")[0]
                 # Here, where nothing refers to the error any more: its frames hold memory.
-                holding.shrink(f"a batch could not be made, {reason}")
+                self.shrink(f"a batch could not be made, {reason}")
 
     def _made(self, holding: Holding, order: Order, ranks: Ranks, place: Place) -> Iterator[Any]:
         """The batches of an epoch from there on."""
