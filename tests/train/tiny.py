@@ -57,6 +57,7 @@ class TinyConfig:
     # Batch statistics that nothing hangs on; and where each rank writes those that it judges with.
     beside: bool = False
     judged: str | None = None
+    samples: int = SAMPLES
     train: TrainConfig = field(default_factory=plain)
 
 
@@ -119,7 +120,7 @@ class Tiny(Task[TinyConfig]):
             "workers": 0,
         }
         train = Feed(
-            Line(), global_batch_size=config.batch_size, shuffle=True, seed=config.seed,
+            Line(self.config.samples), global_batch_size=config.batch_size, shuffle=True, seed=config.seed,
             drop_last=self.config.drop_last, **shared,
         )  # fmt: skip
         return Feeds(train=train, valid=Feed(Line(18), global_batch_size=8, **shared))
