@@ -18,6 +18,7 @@ from stoker.errors import UsageError
 from stoker.facts import host
 from stoker.feed import Feed
 from stoker.feed.holding import Holding
+from stoker.feed.order import Shard
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers import spread
 from stoker.feed.tiers.ram import allocated
@@ -115,6 +116,43 @@ def test_a_window_that_is_not_filled_yet_is_no_part_of_the_peak(
         assert 20 * row + train.on_device + valid.on_device <= 79 * row
         for feed in (train, valid):  # whose rows are the host's all the same
             feed._hold()._device = torch.device("cpu")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_over_a_bus_a_shard_is_asked_for_no_earlier_than_allowed(ahead: bool) -> None:
+    """Who draws as it is asked may draw from the script's generators: not before the batch is wanted."""
+
+    class Direct:
+        why = "at once"
+
+        def bring(self, places: list[Indices], few: int) -> list[Indices]:
+            return places
+
+        def queue(self, places: Indices) -> Indices:
+            return places
+
+        def take(self, places: Indices) -> list[Any]:
+            return [source.read(places)]
+
+        def close(self) -> None:
+            pass
+
+    source, drawn = Numbered(40, name="bus"), []
+
+    def draw() -> Iterator[Shard]:
+        for begin in range(0, 40, 8):
+            drawn.append(begin)
+            yield Shard(samples=np.arange(begin, begin + 8))
+
+    with closing(Feed(source, batch_size=8, device="cpu", tier="ram")) as feed:
+        list(feed)
+        holding: Any = feed._hold()
+        holding._one_by_one, holding._bus = True, Direct()
+        told = [
+            (shard.samples.tolist() == batch["n"].tolist(), len(drawn))
+            for shard, batch in holding.batches(draw(), ahead=ahead)
+        ]
+        assert told == [(True, min(5, count + ahead)) for count in range(1, 6)]
 
 
 def test_memory_is_given_back_on_a_device_that_has_none_left(

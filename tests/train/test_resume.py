@@ -284,7 +284,7 @@ def test_two_ranks_go_on_where_one_stopped_and_back_off_together(tmp_path: Path)
 
 
 def test_a_rank_that_begins_without_a_sample_has_a_scaler_too(tmp_path: Path) -> None:
-    """fp16, 5 samples for 4 ranks: the last has none in its first step, at the beginning and after a resume."""
+    """fp16, 5 samples for 4 ranks: the last has none in its first step, at first and after a resume."""
     words = [*ALIKE, "samples=5", "train.precision=fp16", "train.epochs=2", "norm=layer", "train.clip=1.0"]
     train(tmp_path, *words, "train.max_steps=1", ranks=4)
     train(tmp_path, *words, ranks=4)

@@ -56,8 +56,9 @@ class Keeping:
 
     `numbers` are the samples that are used at all, ascending; None for all. `why` says where they are.
     `looked` is what is known of the samples already: their layout, or None and why they cannot be held. With
-    `one_by_one` a shard is asked for when its batch is, and by whoever asks for that. With `company`, `begin`
-    is called before each epoch, on all ranks: nothing is held before they have met there.
+    `one_by_one` a shard is asked for when its batch is (or one batch before: see `Holding.batches`), and by
+    whoever asks for that. With `company`, `begin` is called before each epoch, on all ranks: nothing is held
+    before they have met there.
     """
 
     def __init__(
