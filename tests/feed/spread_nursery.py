@@ -202,6 +202,21 @@ def lack_memory(rank: int) -> Any:
     return train_epochs(rank, epochs=1)
 
 
+def lack_room(rank: int) -> Any:
+    """One rank has its part, and in the third epoch no memory for samples on their way."""
+    plain, calls = SpreadRows.try_room, 0
+
+    def try_room(self: SpreadRows, *words: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if rank == 1 and calls == 3:
+            raise torch.OutOfMemoryError("none on the way\nat all")
+        plain(self, *words)
+
+    SpreadRows.try_room = try_room  # type: ignore[method-assign, assignment]
+    return train_epochs(rank, epochs=4)
+
+
 def learn_the_need(rank: int, version: str) -> Any:
     """What the model needs shows in the first epoch only: until then samples are in memory."""
     card(CARD, ram=1 << 30)
@@ -336,7 +351,7 @@ def train_model(rank: int, how: str, epochs: int) -> Any:
 DOES: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory,
+        train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory, lack_room,
         learn_the_need, train_many, train_model, run_out, ask_early,
     )
 }  # fmt: skip

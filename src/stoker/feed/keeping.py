@@ -383,13 +383,15 @@ class Keeping:
     def _exchange(self, company: Company, rows: SpreadRows, needs: Sequence[Indices]) -> None:
         self._arranged += 1
         try:
-            company.exchange(rows, needs)
+            reason = company.exchange(rows, needs)
         except BaseException:
             rows.close()  # some samples are in no row, or in a wrong one
             self._rows = None
             self._choice = Choice(tier="source", why="source: an exchange of samples broke off")
             self._leave_company()
             raise
+        if reason:
+            self._part(f"left spread: {reason}", below="window")
 
     def _part(self, why: str, below: str | None) -> None:
         """Each rank is by itself from now on."""

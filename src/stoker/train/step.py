@@ -142,7 +142,9 @@ class Stepper:
 
     def _attempt(self, batch: Any, samples: int, whole: int) -> tuple[list[Losses], str | None]:
         try:
-            return self.accumulate(batch, samples, whole), None
+            losses = self.accumulate(batch, samples, whole)
+            self._meeting.try_room(self._weights)
+            return losses, None
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
