@@ -152,7 +152,9 @@ def test_what_is_on_a_device_is_not_pinned() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("tier", "loader"), [("vram", {}), ("auto", {**WORKERS, "pin_memory": True})])
+@pytest.mark.parametrize(
+    ("tier", "loader"), [("vram", {}), ("auto", {}), ("auto", {**WORKERS, "pin_memory": True})]
+)
 def test_batches_come_from_the_device(tmp_path: Path, tier: str, loader: dict[str, Any]) -> None:
     """The same ids and numbers, in the device's memory as soon as the model's need is known."""
     loop = {"epochs": 3, "device": "cuda", "loader": loader, "reads": str(tmp_path / "reads")}

@@ -202,6 +202,21 @@ def lack_memory(rank: int) -> Any:
     return train_epochs(rank, epochs=1)
 
 
+def lack_room(rank: int) -> Any:
+    """One rank has its part, and in the third epoch no memory for samples on their way."""
+    plain, calls = SpreadRows.try_room, 0
+
+    def try_room(self: SpreadRows, *words: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if rank == 1 and calls == 3:
+            raise torch.OutOfMemoryError("none on the way\nat all")
+        plain(self, *words)
+
+    SpreadRows.try_room = try_room  # type: ignore[method-assign, assignment]
+    return train_epochs(rank, epochs=4)
+
+
 def learn_the_need(rank: int, version: str) -> Any:
     """What the model needs shows in the first epoch only: until then samples are in memory."""
     card(CARD, ram=1 << 30)
@@ -214,7 +229,7 @@ def learn_the_need(rank: int, version: str) -> Any:
 
 
 def run_out(rank: int, who: int) -> Any:
-    """One rank's feed runs out of memory in an epoch, and goes on as the trainer has it: a tier lower."""
+    """One rank's feed runs out of memory in an epoch, and goes on a tier lower."""
     company.PATIENCE = timedelta(seconds=2)
     plain, calls = SpreadRows.get_each, 0
 
@@ -229,18 +244,8 @@ def run_out(rank: int, who: int) -> Any:
     found: list[Told] = []
     with closing(make_feed()) as feed:
         for _ in range(3):
-            batches, told = iter(feed), []
-            while True:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    break
-                except torch.OutOfMemoryError:
-                    state = feed.state_dict()
-                    feed.shrink("a batch could not be made")
-                    feed.load_state_dict(state)
-                    batches = iter(feed)
-                    continue
+            told: Told = []
+            for batch in feed:
                 dist.monitored_barrier(timeout=timedelta(seconds=10))  # the step, which all make together
                 told += tell([batch])
             found.append(told)
@@ -346,7 +351,7 @@ def train_model(rank: int, how: str, epochs: int) -> Any:
 DOES: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory,
+        train_epochs, train_steps, leave_early, nest, be_killed, fail, wait, shrink, lack_memory, lack_room,
         learn_the_need, train_many, train_model, run_out, ask_early,
     )
 }  # fmt: skip

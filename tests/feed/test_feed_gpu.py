@@ -14,7 +14,9 @@ from stoker.feed import feed as feed_module
 from stoker.feed import holding as holding_module
 from stoker.feed.choice import Room
 from stoker.feed.holding import Holding
+from stoker.feed.tiers import bus as bus_module
 from stoker.feed.tiers.bus import Bus
+from stoker.feed.tiers.registered import Registered
 
 pytestmark = pytest.mark.gpu
 LENGTH = 203
@@ -203,16 +205,29 @@ def test_settings_tell_what_the_model_needs(
 
 
 @pytest.mark.parametrize("few", [1, 8])
+@pytest.mark.parametrize("kind", ["vram", "kernel", "engines", "buffer", "plain"])
 def test_a_loop_may_change_its_stream(
     options: dict[str, Any],
     expected: list[dict[str, torch.Tensor]],
     few: int,
+    kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first batch on one stream that is busy, the rest on another: they wait for what they read."""
+    """The first batch on one stream that is busy, the rest on another: they wait for what they read.
+
+    However samples come to the card: the kinds are those of the bus's own tests.
+    """
     monkeypatch.setattr(holding_module, "_FEW", few)
+    if kind in ("buffer", "plain"):
+        monkeypatch.setattr(bus_module, "find_spec", lambda name: None)
+    if kind == "plain":
+        monkeypatch.setattr(Registered, "add", lambda self, memory: "not today")
+    if kind == "engines":
+        vram = int(LENGTH * ROW / 3 / 0.9)
+        monkeypatch.setattr(Holding, "_room", lambda self: Room(vram=vram, ram=8 * GB, shm=8 * GB))
+    tier = {"vram": "vram", "engines": "window"}.get(kind, "ram")
     side = torch.cuda.Stream()
-    with closing(Feed(source(), tier="vram", reserve=0, **options)) as feed:
+    with closing(Feed(source(), tier=tier, reserve=0, **options)) as feed:
         found = epochs(feed, 1)
         for _ in range(2):
             batches = iter(feed)
@@ -221,4 +236,29 @@ def test_a_loop_may_change_its_stream(
             torch.cuda._sleep(50_000_000)
             with torch.cuda.stream(side):
                 found += [{name: tensor.cpu() for name, tensor in batch.items()} for batch in batches]
+        assert feed.tier == tier
+        told = {"kernel": "gathered by the GPU", "engines": "copy engines", "plain": "not by a buffer"}
+        assert told.get(kind, "gathered by the CPU" if kind == "buffer" else "") in feed.why
     assert_equal(found, expected)
+
+
+def test_a_batch_queued_on_a_busy_stream_is_waited_for_on_another(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the CPU gathers, and a copy is behind a long step: the next stream reads it once it is there."""
+    monkeypatch.setattr(bus_module, "find_spec", lambda name: None)
+    side = torch.cuda.Stream()
+    with closing(Feed(source(), tier="ram", reserve=0, **options)) as feed:
+        epochs(feed, 1)
+        batches = iter(feed)
+        next(batches)
+        for _ in range(4):
+            torch.cuda._sleep(100_000_000)  # the batch after the next is queued behind it
+            next(batches)
+            with torch.cuda.stream(side):
+                batch = next(batches)
+                found = {name: tensor.clone() for name, tensor in batch.items()}
+            side.synchronize()
+            numbers = found["number"].cpu().numpy()
+            assert torch.equal(found["values"].cpu(), source().read(numbers)["values"])
+            torch.cuda.synchronize()

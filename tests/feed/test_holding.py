@@ -1,6 +1,7 @@
 """Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
 
 import re
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from stoker.errors import UsageError
 from stoker.facts import host
 from stoker.feed import Feed
 from stoker.feed.holding import Holding
+from stoker.feed.order import Shard
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers import spread
 from stoker.feed.tiers.ram import allocated
@@ -90,6 +92,69 @@ def test_a_second_feed_does_not_take_what_the_first_one_has(
         assert val.tier == "vram"
 
 
+def test_a_window_that_is_not_filled_yet_is_no_part_of_the_peak(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """What the model needs is what was in use: samples that are yet to come to the card were not."""
+    row = 3 * 8 + 8
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 79 * row)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 20 * row)
+    monkeypatch.setattr(Holding, "_fill_window", lambda self: None)
+    with (
+        closing(Feed(Numbered(90, name="train"), reserve=20 * row, **options)) as train,
+        closing(Feed(Numbered(10, name="valid"), **options)) as valid,
+    ):
+        next(iter(train))
+        assert (train.tier, valid.tier) == ("window", "ram")
+        assert train.on_device == int(59 * row * 0.9)
+        for feed in (train, valid):
+            feed._hold()._device = torch.device("cuda", 0)
+        for _ in range(4):
+            valid._hold()._move_up()
+        assert valid._hold()._wish.reserve == 20 * row
+        assert valid.tier == "window"
+        assert 20 * row + train.on_device + valid.on_device <= 79 * row
+        for feed in (train, valid):  # whose rows are the host's all the same
+            feed._hold()._device = torch.device("cpu")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_over_a_bus_a_shard_is_asked_for_no_earlier_than_allowed(ahead: bool) -> None:
+    """Who draws as it is asked may draw from the script's generators: not before the batch is wanted."""
+
+    class Direct:
+        why = "at once"
+
+        def bring(self, places: list[Indices], few: int) -> list[Indices]:
+            return places
+
+        def queue(self, places: Indices) -> Indices:
+            return places
+
+        def take(self, places: Indices) -> list[Any]:
+            return [source.read(places)]
+
+        def close(self) -> None:
+            pass
+
+    source, drawn = Numbered(40, name="bus"), []
+
+    def draw() -> Iterator[Shard]:
+        for begin in range(0, 40, 8):
+            drawn.append(begin)
+            yield Shard(samples=np.arange(begin, begin + 8))
+
+    with closing(Feed(source, batch_size=8, device="cpu", tier="ram")) as feed:
+        list(feed)
+        holding: Any = feed._hold()
+        holding._one_by_one, holding._bus = True, Direct()
+        told = [
+            (shard.samples.tolist() == batch["n"].tolist(), len(drawn))
+            for shard, batch in holding.batches(draw(), ahead=ahead)
+        ]
+        assert told == [(True, min(5, count + ahead)) for count in range(1, 6)]
+
+
 def test_memory_is_given_back_on_a_device_that_has_none_left(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -119,6 +184,79 @@ def test_memory_is_given_back_on_a_device_that_has_none_left(
         assert feed.tier == "ram"
         assert "(some samples are read again, not taken along: none left)" in feed.why
         assert len(source.read_so_far) <= 103 - 2 * 20
+
+
+@pytest.mark.parametrize("tier", ["vram", "ram"])
+@pytest.mark.parametrize("at", [0, 3, 12])
+def test_a_batch_that_there_is_no_memory_for_is_made_a_tier_lower(
+    tier: str, at: int, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """In mid-epoch, and at its ends: no sample is lost, none comes twice, and the reason is told."""
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 1 << 20)
+    plain, calls = Rows.get_each, 0
+
+    def get_each(self: Rows, indices: torch.Tensor, sizes: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at + 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried 3 GiB\nof many")
+        return plain(self, indices, sizes)
+
+    expected = epochs(Feed(Numbered(), tier="source", **options), 3)
+    with closing(Feed(Numbered(name=f"{tier} {at}"), tier=tier, reserve=0, **options)) as feed:
+        found = epochs(feed, 1)
+        assert feed.tier == tier
+        monkeypatch.setattr(Rows, "get_each", get_each)
+        found += epochs(feed, 2)
+        assert found == expected
+        assert feed.tier == {"vram": "ram", "ram": "source"}[tier]
+        assert f"left {tier}: a batch could not be made, CUDA out of memory. Tried 3 GiB)" in feed.why
+
+
+def test_a_batch_that_no_tier_has_memory_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Each tier is tried, the lowest once more; what was handed out before is counted."""
+    monkeypatch.setattr(Holding, "_free_vram", lambda self: 1 << 20)
+    tried: list[str] = []
+    made = 0
+
+    def fail(batch: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made > 5:
+            tried.append(feed.tier)
+            raise torch.OutOfMemoryError("none left")
+        return batch
+
+    with closing(Feed(Numbered(name="none"), reserve=0, transform=fail, **options)) as feed:
+        with pytest.raises(torch.OutOfMemoryError, match="none left"):
+            list(feed)
+        assert tried == ["vram", "ram", "source", "source"]
+        assert feed.state_dict()["samples"] == 40
+
+
+def test_nothing_of_a_failed_batch_is_alive_when_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The error's frames hold what was made by then: memory that the lower tier needs."""
+    made: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+
+    def fail(batch: Any) -> Any:
+        part = batch["x"] + 1
+        if not made:
+            made.append(weakref.ref(part))
+            raise torch.OutOfMemoryError("none left")
+        return batch
+
+    def shrink(self: Holding, why: str) -> None:
+        alive.append(made[0]() is not None)
+
+    monkeypatch.setattr(Holding, "shrink", shrink)
+    with closing(Feed(Numbered(name="alive"), tier="ram", transform=fail, **options)) as feed:
+        assert len(list(feed)) == 13
+    assert alive == [False]
 
 
 def test_a_transform_that_fails_hands_nothing_out(options: dict[str, Any]) -> None:

@@ -154,6 +154,18 @@ def test_a_rank_that_runs_out_of_memory_goes_on_in_its_epoch(run: Run) -> None:
     assert "rank 1 gave its part back" in told[0]["why"]
 
 
+def test_a_rank_without_memory_for_an_exchange_sends_all_a_tier_lower(run: Run) -> None:
+    """They know before anything is sent: no rank is lost, and no sample."""
+    told = run("lack_room", 2)
+    for epoch in range(4):
+        parts = [one["epochs"][epoch] for one in told]
+        assert joined([part["batches"] for part in parts]) == truth(epoch)
+        assert {part["tier"] for part in parts} == {"spread" if epoch < 2 else "source"}
+    whys = [one["epochs"][3]["why"] for one in told]
+    assert "(left spread: another rank has no memory for samples on their way)" in whys[0]
+    assert "(left spread: none on the way)" in whys[1]
+
+
 def test_a_rank_that_asks_before_there_is_a_group_is_one_of_it(
     run: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -16,7 +16,7 @@ from stoker.train.fit import fit
 from stoker.train.means import Means
 from stoker.train.meeting import Meeting
 from stoker.train.step import Stepper
-from stoker.train.task import Losses
+from stoker.train.task import Feeds, Losses
 
 QUIET = {"epochs": 2, "save": SaveConfig(every=0)}
 
@@ -131,17 +131,18 @@ def test_one_sample_that_does_not_fit_ends_the_training(tmp_path: Path) -> None:
         fit(Full(TinyConfig(train=plain(**QUIET))), out=tmp_path)
 
 
-def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["train", "valid"])
+def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Path, which: str) -> None:
     """What a feed could not make at first comes when it has given memory back: no batch is missing."""
     calm = Tiny(TinyConfig(train=plain(**QUIET)))
-    fit(calm, out=tmp_path / "calm")
+    expected = fit(calm, out=tmp_path / "calm")
 
     failed: list[int] = []
     made: list[int] = []
 
     def fail_once(batch: object) -> object:
         made.append(1)
-        if len(made) == 4 and not failed:
+        if len(made) == 3 and not failed:
             failed.append(1)
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return batch
@@ -149,36 +150,46 @@ def test_a_feed_that_runs_out_of_memory_goes_on_with_the_same_batch(tmp_path: Pa
     class Short(Tiny):
         def open_feeds(self, world, device):  # type: ignore[no-untyped-def]
             feeds = super().open_feeds(world, device)
-            feeds.train._transform = fail_once
+            getattr(feeds, which)._transform = fail_once
             return feeds
 
     short = Short(TinyConfig(train=plain(**QUIET)))
-    fit(short, out=tmp_path / "short")
+    found = fit(short, out=tmp_path / "short")
     assert failed
     assert short.seen == calm.seen
+    assert found.metrics == expected.metrics
 
 
 class Held:
     """Stands in for a feed whose samples lie in a card's memory: there is none here."""
 
-    def __init__(self) -> None:
-        self.tier = "vram"
+    def __init__(self, tier: str = "vram") -> None:
+        self.tier = tier
         self.why: list[str] = []
+
+    @property
+    def on_device(self) -> int:
+        return 100 if self.tier == "vram" else 0
 
     def shrink(self, why: str) -> None:
         self.why.append(why)
         self.tier = "ram"
 
 
-def test_samples_held_on_the_device_are_given_back_first() -> None:
-    """The micro-batch stays as it is when that is enough."""
+@pytest.mark.parametrize("valid", [None, "ram", "vram"])
+@pytest.mark.parametrize("enough", ["train", "valid"])
+def test_samples_held_on_the_device_are_given_back_first(valid: str | None, enough: str) -> None:
+    """The validation's, then the training's; the micro-batch stays as it is when that is enough."""
     from lightning.fabric import Fabric
 
-    held = Held()
+    feeds = {"train": Held(), "valid": None if valid is None else Held(valid)}
+    if enough == "valid" and valid != "vram":
+        enough = "train"  # which alone has anything to give
 
     class Full(Tiny):
         def loss(self, model: nn.Module, batch: Any) -> Losses:
-            if held.tier == "vram":
+            last = feeds[enough]
+            if last is not None and last.tier == "vram":
                 model(batch[0])
                 raise RuntimeError(
                     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
@@ -196,15 +207,19 @@ def test_samples_held_on_the_device_are_given_back_first() -> None:
         module=module,
         model=model,
         optimizer=optimizer,
-        feed=held,  # type: ignore[arg-type]
+        feeds=Feeds(**feeds),  # type: ignore[arg-type]
         meeting=Meeting(),
         micro_batch=8,
         clip=0.0,
     )
     means = Means(torch.device("cpu"))
     done = stepper.run((torch.randn(8, 6), torch.randn(8, 1)), samples=8, whole=8, means=means)
-    assert (stepper.micro_batch, len(held.why), task.calls) == (8, 1, 1)
-    assert "the feed went from vram to ram" in done.backed_off[0]
+    assert (stepper.micro_batch, task.calls) == (8, 1)
+    expected = ["the validation feed went from vram to ram"] * (valid == "vram")
+    expected += ["the feed went from vram to ram"] * (enough == "train")
+    assert [text.rpartition(": ")[2] for text in done.backed_off] == expected
+    given = {name: 0 if feed is None else len(feed.why) for name, feed in feeds.items()}
+    assert given == {"train": int(enough == "train"), "valid": int(valid == "vram")}
     # Its batch statistics are of one forward, not of two.
     assert int(module.state_dict()["1.num_batches_tracked"]) == 1
 

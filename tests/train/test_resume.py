@@ -283,6 +283,23 @@ def test_two_ranks_go_on_where_one_stopped_and_back_off_together(tmp_path: Path)
     assert_close(tmp_path / "whole", tmp_path / "moved")
 
 
+def test_a_rank_without_memory_for_the_exchange_of_gradients_says_so_before_it(tmp_path: Path) -> None:
+    """Both make the step again in smaller micro-batches, and nobody waits for a sum that does not come."""
+    train_here(tmp_path / "whole", *ALIKE)
+    told = train(tmp_path / "short", *ALIKE, "no_room=3", ranks=2)
+    assert "another rank ran out of memory: micro-batches of 2 instead of 4" in told
+    assert_close(tmp_path / "whole", tmp_path / "short")
+
+
+def test_a_rank_that_begins_without_a_sample_has_a_scaler_too(tmp_path: Path) -> None:
+    """fp16, 5 samples for 4 ranks: the last has none in its first step, at first and after a resume."""
+    words = [*ALIKE, "samples=5", "train.precision=fp16", "train.epochs=2", "norm=layer", "train.clip=1.0"]
+    train(tmp_path, *words, "train.max_steps=1", ranks=4)
+    train(tmp_path, *words, ranks=4)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["ended"], result["resumed"], result["step"]) == ("done", 1, 2)
+
+
 @pytest.mark.slow
 def test_ranks_that_the_trainer_starts_itself(tmp_path: Path) -> None:
     """`train.devices=2` without a launcher: the weights are those of one rank, up to the order of sums."""

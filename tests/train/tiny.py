@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from stoker.feed import Feed
 from stoker.train.config import OptimizerConfig, SaveConfig, TrainConfig
 from stoker.train.config_file import load
+from stoker.train.meeting import Meeting
 from stoker.train.task import Better, Feeds, Losses, Task, World
 
 SAMPLES = 52
@@ -57,6 +58,9 @@ class TinyConfig:
     # Batch statistics that nothing hangs on; and where each rank writes those that it judges with.
     beside: bool = False
     judged: str | None = None
+    samples: int = SAMPLES
+    # In this step, counted from 1, one rank has no memory for the exchange of gradients; 0: never.
+    no_room: int = 0
     train: TrainConfig = field(default_factory=plain)
 
 
@@ -119,7 +123,7 @@ class Tiny(Task[TinyConfig]):
             "workers": 0,
         }
         train = Feed(
-            Line(), global_batch_size=config.batch_size, shuffle=True, seed=config.seed,
+            Line(self.config.samples), global_batch_size=config.batch_size, shuffle=True, seed=config.seed,
             drop_last=self.config.drop_last, **shared,
         )  # fmt: skip
         return Feeds(train=train, valid=Feed(Line(18), global_batch_size=8, **shared))
@@ -178,6 +182,15 @@ def main() -> None:
             return inner(model, batch)
 
         task.loss = loss  # type: ignore[method-assign]
+    if task.config.no_room and os.environ.get("RANK") == "1":
+        tried: list[int] = []
+
+        def try_room(self: Meeting, weights: Any) -> None:
+            tried.append(1)
+            if len(tried) == task.config.no_room:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 128 MiB")
+
+        Meeting.try_room = try_room  # type: ignore[method-assign]
     fitted = fit(task, out=Path(folder))
     if fitted.rank == 0:
         time.sleep(task.config.slow_end_s)

@@ -96,7 +96,9 @@ def test_volumes_that_must_leave_the_device_leave_the_batches_as_they_were(
     batches = iter(feed)
     found = [next(batches)]
     assert feed.tier == "vram"
+    assert feed.on_device > 0
     feed.shrink("a step ran out")
+    assert feed.on_device == 0
     assert feed.tier == ("ram" if home == "ram" else "source")
     assert "left vram: a step ran out" in feed.why
     found += list(batches)
@@ -111,6 +113,35 @@ def test_volumes_that_must_leave_the_device_leave_the_batches_as_they_were(
     ranks.shrink("a step ran out")
     ranks.close()
     assert asked == [1, 4]
+
+
+def test_a_batch_that_there_is_no_memory_for_is_cut_elsewhere(
+    scrolls: list[Scroll], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volumes leave the device, as they do for a step; no patch is lost."""
+    source = source_of(scrolls)
+    expected = batches_of(source, Residence(home="disk", why=""))[:3]
+    home = Residence(home="vram", why="", held=HeldScrolls.load(scrolls, CPU))
+    plain, calls = HeldScrolls.cut, 0
+
+    def cut(self: HeldScrolls, *words: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise torch.OutOfMemoryError("none left")
+        return plain(self, *words)
+
+    monkeypatch.setattr(HeldScrolls, "cut", cut)
+    feed = open_feed(
+        source, home, VolumeTransform(field="image"), world=World(), device=CPU, batch_size=4, shuffle=True,
+        seed=5,
+    )  # fmt: skip
+    found = list(feed)
+    assert feed.tier in ("ram", "source")
+    assert "left vram: a batch could not be made, none left" in feed.why
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one["image"], other["image"])
+    feed.close()
 
 
 def test_two_ranks_share_a_batch(scrolls: list[Scroll]) -> None:

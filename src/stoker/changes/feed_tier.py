@@ -171,7 +171,9 @@ class HeldIterator(torch_dataloader._BaseDataLoaderIter):
         samples = self._held.samples
         self._draws = _Draws(weakref.WeakMethod(self._next_index))
         self._handed = 0
-        self._batches = None if samples is None else samples.batches(_numbers(self._draws))
+        # Over the bus one batch is on its way beside the one in use, if its indices are drawn by then anyway.
+        ahead = self._ahead > 0
+        self._batches = None if samples is None else samples.batches(_numbers(self._draws), ahead=ahead)
         self._draws.draw(self._ahead)
 
     def _next_data(self) -> Any:

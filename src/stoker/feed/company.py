@@ -86,8 +86,12 @@ class Company:
         with self._together("hear whether all have the memory"):
             return all(self._tell(flag))
 
-    def exchange(self, rows: SpreadRows, needs: Sequence[Indices]) -> None:
-        """Have each rank hold what it needs, of what any holds. Where it fails, these rows are no good."""
+    def exchange(self, rows: SpreadRows, needs: Sequence[Indices]) -> str:
+        """Have each rank hold what it needs, of what any holds. Where it fails, these rows are no good.
+
+        Nothing is sent, and the rows are as they were, where some rank has no memory for what is on its way:
+        all of them say so then.
+        """
         with self._together("exchange samples"), self._all_streams():
             held = self._gather(torch.from_numpy(np.packbits(rows.held(np.arange(len(rows))))))
             plan = plan_exchange(
@@ -97,6 +101,9 @@ class Company:
                 rank=self.rank,
                 at_once=per_round(rows.layout),
             )
+            lacking = _lacking(rows, *plan.largest)
+            if not all(self._tell(not lacking)):
+                return lacking or "another rank has no memory for samples on their way"
             rows.drop(plan.dropped)
             if plan.count and self._groups.cards is None:
                 by_nccl = self._device.type == "cuda" and "cuda:nccl" in dist.get_backend_config()
@@ -106,6 +113,7 @@ class Company:
                 rows.trade(np.concatenate(part.sent), part.gone, np.concatenate(part.received), send)
             rows.drop(plan.lent)
             rows.want(needs[self.rank])
+        return ""
 
     def close(self) -> None:
         """Part from the others, for good."""
@@ -183,6 +191,15 @@ def find_company(ranks: Ranks, device: torch.device) -> Company | None:
     if (dist.get_rank(), dist.get_world_size()) != (ranks.rank, ranks.world_size):
         return None
     return Company(ranks, device) if dist.is_gloo_available() else None
+
+
+def _lacking(rows: SpreadRows, sent: int, received: int) -> str:
+    """Why there is no memory for so many samples on their way; "" where there is."""
+    try:
+        rows.try_room(sent, received)
+    except torch.OutOfMemoryError as error:
+        return str(error).partition("\n")[0] or "no memory for samples on their way"
+    return ""
 
 
 def _compare(first: Mapping[str, Any], other: Mapping[str, Any], rank: int) -> None:

@@ -60,6 +60,14 @@ class Plan:
                 gone=together[~np.isin(together, self.shared)],
             )
 
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The most samples that go out, and that come in, in one round."""
+        sent, received = (
+            sum(-(-len(part) // max(1, self.count)) for part in parts) for parts in (self.sent, self.received)
+        )
+        return sent, received
+
     def _part(self, samples: Indices, number: int) -> Indices:
         return samples[len(samples) * number // self.count : len(samples) * (number + 1) // self.count]
 

@@ -168,6 +168,11 @@ class Feed(DataLoader[Any]):
         """Where the samples are held now: vram, spread, window, ram, or nowhere (source)."""
         return self._hold().tier if len(self._source) else "source"
 
+    @property
+    def on_device(self) -> int:
+        """The bytes of a GPU that samples have, or will have once a window is filled; 0 before first use."""
+        return 0 if self._holding is None else self._holding.on_device
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands. Taken in step k, the feed that loads it begins with step k + 1."""
         if not len(self._source):
@@ -216,10 +221,14 @@ class Feed(DataLoader[Any]):
     # --- at work ----------------------------------------------------------------------------------
 
     def _epoch(self) -> Iterator[Any]:
-        """One epoch's batches, each counted as handed out before it is."""
+        """One epoch's batches, each counted as handed out before it is.
+
+        One that there is no memory for is made a tier lower. What the loop runs out of memory with does not
+        come here: for that it has `shrink`.
+        """
         if not len(self._source):
             return
-        ranks, transform = self._ranks, self._transform
+        ranks = self._ranks
         order = self._order(ranks)
         place = self._next_place(order)
         # Counted there, and not here: to set an attribute of a DataLoader takes a microsecond.
@@ -229,21 +238,40 @@ class Feed(DataLoader[Any]):
         steps = order.count_steps(place.offset) - place.step
         short = 0 if self.drop_last else (order.size - place.offset) % order.batch_size
         self.end_of_dataloader, self.remainder = False, short
-        shards = order.shards(
-            place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
-        )
         with told_to_accelerate(self):
             if self._held_among not in (None, (ranks, has_group())):
                 self.close()  # it was asked about before the ranks had met
             holding = self._hold()
             holding.begin(order, place)
-            for shard, batch in holding.batches(shards):
-                if transform is not None:
-                    batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
-                progress.handed += 1
-                if progress.handed == steps:
-                    self.end_of_dataloader = True
-                yield batch
+            failed: set[tuple[int, str]] = set()
+            while True:
+                try:
+                    for batch in self._made(holding, order, ranks, progress.place):
+                        progress.handed += 1
+                        if progress.handed == steps:
+                            self.end_of_dataloader = True
+                        yield batch
+                    return
+                except torch.OutOfMemoryError as error:
+                    # Each batch is tried once in each tier from there down, and in the lowest once more.
+                    where = progress.handed, self.tier
+                    if where in failed:
+                        raise
+                    failed.add(where)
+                    reason = str(error).partition("\n")[0]
+                # Here, where nothing refers to the error any more: its frames hold memory.
+                self.shrink(f"a batch could not be made, {reason}")
+
+    def _made(self, holding: Holding, order: Order, ranks: Ranks, place: Place) -> Iterator[Any]:
+        """The batches of an epoch from there on."""
+        transform = self._transform
+        shards = order.shards(
+            place.epoch, place.step, rank=ranks.rank, world_size=ranks.world_size, offset=place.offset
+        )
+        for shard, batch in holding.batches(shards):
+            if transform is not None:
+                batch = apply(transform, batch, shard.samples, seed=self._seed, epoch=place.epoch)
+            yield batch
 
     def _next_place(self, order: Order) -> Place:
         """Where the next `iter` begins."""

@@ -92,9 +92,10 @@ class HeldLoader:
         """Where the samples are, and why there."""
         return self._holding.why.removeprefix("source: asked for; over a ")
 
-    def batches(self, wanted: Iterable[Indices]) -> Iterator[Any]:
-        """A batch for each of these, in order; asked for one at a time."""
-        for _, batch in self._holding.batches(Shard(samples=samples) for samples in wanted):
+    def batches(self, wanted: Iterable[Indices], *, ahead: bool = False) -> Iterator[Any]:
+        """A batch for each of these, in order; asked for one at a time, `ahead`: one before its turn."""
+        shards = (Shard(samples=samples) for samples in wanted)
+        for _, batch in self._holding.batches(shards, ahead=ahead):
             if self._form is None or self._collate is None:
                 yield batch
             else:

@@ -35,10 +35,11 @@ _FEW, _FEW_BYTES = 8, 128 << 20
 class Holding(Keeping):
     """Hands out batches of a source on a device, from wherever its samples are kept."""
 
-    def batches(self, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
+    def batches(self, shards: Iterator[Shard], *, ahead: bool = True) -> Iterator[tuple[Shard, Any]]:
         """Each shard with its batch on the device.
 
-        From wherever the samples are by now; when they are moved, those that are left come here again.
+        From wherever the samples are by now; when they are moved, those that are left come here again. Not
+        `ahead`: where all are held, no shard is asked for before the batch of the last one is handed out.
         """
         self._fill_by_scan()
         if self._rows is None or not self._rows.complete:
@@ -48,11 +49,13 @@ class Holding(Keeping):
         self._fill_window()
         self._streams.join_all()
         if self._bus is None:
-            yield from self._gather(self._rows, shards)
+            yield from self._gather(self._rows, shards, ahead)
         else:
-            yield from self._gather_ahead(self._bus, shards)
+            yield from self._bring(self._bus, shards, ahead)
 
-    def _gather(self, rows: Rows | SpreadRows, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
+    def _gather(
+        self, rows: Rows | SpreadRows, shards: Iterator[Shard], ahead: bool
+    ) -> Iterator[tuple[Shard, Any]]:
         """All samples are held: one gather for a few batches, as far as they are small."""
         arranged = self._arranged
         for together in self._together(shards):
@@ -63,7 +66,7 @@ class Holding(Keeping):
             few = self._count_few(together[0])
             for begin in range(0, len(together), few):
                 if self._rows is not rows or self._arranged != arranged:  # given back meanwhile, or moved
-                    yield from self.batches(chain(together[begin:], shards))
+                    yield from self.batches(chain(together[begin:], shards), ahead=ahead)
                     return
                 some = together[begin : begin + few]
                 sizes = list(map(len, some))
@@ -85,8 +88,10 @@ class Holding(Keeping):
             numbers = bring(found, rows.device)
         return numbers
 
-    def _gather_ahead(self, bus: Bus | StagedBus, shards: Iterator[Shard]) -> Iterator[tuple[Shard, Any]]:
-        """All samples are held in RAM: some are on their way over the bus while those before are in use."""
+    def _bring(
+        self, bus: Bus | StagedBus, shards: Iterator[Shard], ahead: bool
+    ) -> Iterator[tuple[Shard, Any]]:
+        """All samples are held in RAM: ahead, some are on their way over the bus while others are in use."""
         queued: Any = None
         waiting: list[Shard] = []
         groups = self._brought(bus, shards)
@@ -95,12 +100,15 @@ class Holding(Keeping):
                 if self._bus is not bus:
                     shards = chain(some, chain.from_iterable(more for more, _ in groups))
                     break
-                before, queued = queued, bus.queue(asked)
+                if ahead:
+                    before, queued = queued, bus.queue(asked)
+                    ready, waiting = waiting, some
+                else:
+                    before, ready = bus.queue(asked), some
                 if before is not None:
-                    yield from self._streams.hand(waiting, bus.take(before))
+                    yield from self._streams.hand(ready, bus.take(before))
                     self._move_up()
                     self._fill_window()
-                waiting = some
             if queued is not None:  # which needs nothing more of the bus, if that is no longer in use
                 last, queued = queued, None
                 yield from self._streams.hand(waiting, bus.take(last))
@@ -108,7 +116,7 @@ class Holding(Keeping):
             if queued is not None:  # left before its end: the memory of what is on its way is in use
                 bus.take(queued)
         if self._bus is not bus:
-            yield from self.batches(shards)
+            yield from self.batches(shards, ahead=ahead)
 
     def _brought(self, bus: Bus | StagedBus, shards: Iterator[Shard]) -> Iterator[tuple[list[Shard], Any]]:
         """The shards of a few batches, and what the bus asks for them by."""

@@ -56,8 +56,9 @@ class Keeping:
 
     `numbers` are the samples that are used at all, ascending; None for all. `why` says where they are.
     `looked` is what is known of the samples already: their layout, or None and why they cannot be held. With
-    `one_by_one` a shard is asked for when its batch is, and by whoever asks for that. With `company`, `begin`
-    is called before each epoch, on all ranks: nothing is held before they have met there.
+    `one_by_one` a shard is asked for when its batch is (or one batch before: see `Holding.batches`), and by
+    whoever asks for that. With `company`, `begin` is called before each epoch, on all ranks: nothing is held
+    before they have met there.
     """
 
     def __init__(
@@ -190,9 +191,16 @@ class Keeping:
         resident = self._choice.resident
         return min(resident, self._wish.bytes) if self.tier == "window" else resident
 
-    def _others_on_device(self) -> int:
-        """The bytes of this device that samples of other feeds have."""
-        return sum(one.on_device for one in list(_KEEPING) if one is not self and one._device == self._device)
+    @property
+    def on_device_now(self) -> int:
+        """The bytes of the device that samples have by now: none of a window that is yet to be filled."""
+        if self.tier == "window":
+            return self._bus.resident_bytes if isinstance(self._bus, Bus) else 0
+        return self._rows.bytes if isinstance(self._rows, SpreadRows) else self.on_device
+
+    def _others(self) -> "list[Keeping]":
+        """Those of other feeds on this device."""
+        return [one for one in list(_KEEPING) if one is not self and one._device == self._device]
 
     def _free_vram(self) -> int | None:
         """The device's memory that is nobody else's; what torch has set aside counts as free."""
@@ -207,7 +215,7 @@ class Keeping:
         if vram is not None:
             # What torch has set aside is the loop's, and part of what `reserve` speaks of; but for the
             # samples of other feeds.
-            vram -= self._others_on_device()
+            vram -= sum(one.on_device for one in self._others())
         # What these samples have of it already, be it another rank's doing, is not taken from them.
         theirs = 0 if self._layout is None else allocated(self._content)
         if isinstance(self._rows, SharedRows) and self._rows.path is None:
@@ -283,7 +291,8 @@ class Keeping:
             or self._wish.reserve is not None
         ):
             return
-        reserved = torch.cuda.max_memory_reserved(self._device) - self._others_on_device()
+        reserved = torch.cuda.max_memory_reserved(self._device)
+        reserved -= sum(one.on_device_now for one in self._others())
         peak = max(0, reserved), f"peak of {_STEPS_TO_PEAK} steps"
         need, said = max(peak, self._expected)
         self._wish = replace(self._wish, reserve=need, reserve_said=said)
@@ -354,13 +363,15 @@ class Keeping:
     def _exchange(self, company: Company, rows: SpreadRows, needs: Sequence[Indices]) -> None:
         self._arranged += 1
         try:
-            company.exchange(rows, needs)
+            reason = company.exchange(rows, needs)
         except BaseException:
             rows.close()  # some samples are in no row, or in a wrong one
             self._rows = None
             self._choice = Choice(tier="source", why="source: an exchange of samples broke off")
             self._leave_company()
             raise
+        if reason:
+            self._part(f"left spread: {reason}", below="window")
 
     def _part(self, why: str, below: str | None) -> None:
         """Each rank is by itself from now on."""

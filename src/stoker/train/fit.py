@@ -22,7 +22,7 @@ from stoker.train.journal import Journal, open_loggers, plain
 from stoker.train.loop import Best, Ended, Loop, Parts, say_on_stderr
 from stoker.train.meeting import Meeting
 from stoker.train.optimizer import build_optimizer
-from stoker.train.precision import cudnn_benchmark, put_channels_last, tf32
+from stoker.train.precision import cudnn_benchmark, put_channels_last, ready_scaler, tf32
 from stoker.train.signals import Stopped, StopSignal
 from stoker.train.step import Stepper
 from stoker.train.task import Feeds, Task, World
@@ -94,6 +94,7 @@ def fit(
         parts = _assemble(task, fabric, meeting, stop, out, tell, stack)
         loop = Loop(parts)
         resumed = _stand(loop, parts)
+        ready_scaler(parts.precision, fabric.device)
         # Importing a logger may draw, and so may a look at the device; a training does not begin with that.
         drawn = rng.read(fabric.device)
         journal = _open_journal(parts, loop, out) if meeting.rank == 0 else None
@@ -224,7 +225,7 @@ def _assemble(
         module=module,
         model=model,
         optimizer=optimizer,
-        feed=feeds.train,
+        feeds=feeds,
         meeting=meeting,
         micro_batch=min(config.micro_batch or share, share),
         clip=config.clip,

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -127,7 +127,7 @@ class Loop:
 
     def _run_epoch(self) -> Ended | None:
         self._parts.task.begin_epoch(self.epoch, self._parts.feeds)
-        for batch in self._batches():
+        for batch in self._parts.feeds.train:
             stopped = self._make_step(batch)
             if stopped:
                 self._save()
@@ -142,26 +142,6 @@ class Loop:
             if self.step >= self.steps:
                 break
         return None
-
-    def _batches(self) -> Iterator[Any]:
-        """The rest of an epoch. A feed that runs out of memory itself gives some back, and goes on."""
-        feed = self._parts.feeds.train
-        batches, gave_way = iter(feed), False
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except torch.OutOfMemoryError:
-                if gave_way:
-                    raise
-                gave_way, state = True, feed.state_dict()
-                feed.shrink("a batch could not be made")
-                feed.load_state_dict(state)
-                batches = iter(feed)
-                continue
-            yield batch
-            gave_way = False
 
     def _make_step(self, batch: Any) -> bool:
         """One step; whether some rank was told to stop."""

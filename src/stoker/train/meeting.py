@@ -59,6 +59,18 @@ class Meeting:
         dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
+    def try_room(self, weights: Sequence[Tensor]) -> None:
+        """Take what `add_gradients` will need at the most, and let go of it: torch keeps it ready.
+
+        An error of memory comes here then, where ranks can still say so, and not between those that wait.
+        """
+        if self._group is None:
+            return
+        missing = [torch.empty_like(weight) for weight in weights if weight.grad is None]
+        pieces = sorted(_pieces(weights), key=_bytes_of)[-_UNDER_WAY:]
+        under_way = [piece[0].new_empty(sum(one.numel() for one in piece)) for piece in pieces]
+        del missing, under_way
+
     def add_gradients(self, weights: Sequence[Tensor], used: Sequence[bool]) -> None:
         """Sum the gradients of all ranks into each rank's; `used` names those that some rank has."""
         if self._group is None:
@@ -97,6 +109,10 @@ def _take(piece: Sequence[Tensor], flat: Tensor, work: Any) -> None:
     for gradient in piece:
         gradient.copy_(flat[at : at + gradient.numel()].view(gradient.shape))
         at += gradient.numel()
+
+
+def _bytes_of(piece: Sequence[Tensor]) -> int:
+    return sum(one.nbytes for one in piece)
 
 
 def _pieces(gradients: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -21,6 +21,16 @@ def plugin_for(precision: Precision, device: str) -> Any:
     return FullPrecision()
 
 
+def ready_scaler(precision: Any, device: torch.device) -> None:
+    """Have fp16's scaler hold its scale on the device, the one that it was loaded with or its first.
+
+    By itself it does so in a backward: a rank whose first step has no sample makes none before the update.
+    """
+    scaler = getattr(precision, "scaler", None)
+    if scaler is not None:
+        scaler.scale(torch.zeros((), device=device))
+
+
 @contextlib.contextmanager
 def cudnn_benchmark(wanted: bool) -> Iterator[None]:
     """cuDNN's search for the fastest algorithm, inside the block alone; it is a switch of the process too."""

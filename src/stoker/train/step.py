@@ -11,21 +11,17 @@ not behind its backward: a rank that runs out of memory there would leave the ot
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from stoker.errors import TrainingFailed
-from stoker.feed import Feed
 from stoker.train import rng
 from stoker.train.means import Means
 from stoker.train.meeting import Meeting
 from stoker.train.microbatch import halve, is_out_of_memory, spans
-from stoker.train.task import Losses, Task
-
-# Tiers that hold samples in the device's memory, which a feed can give back.
-_ON_DEVICE = ("vram", "spread", "window")
+from stoker.train.task import Feeds, Losses, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +49,7 @@ class Stepper:
         module: nn.Module,
         model: nn.Module,
         optimizer: Any,
-        feed: Feed,
+        feeds: Feeds,
         meeting: Meeting,
         micro_batch: int,
         clip: float,
@@ -63,7 +59,7 @@ class Stepper:
         self._fabric = fabric
         self._model = model
         self._optimizer = optimizer
-        self._feed = feed
+        self._feeds = feeds
         self._meeting = meeting
         self._clip = clip
         self._is_to_stop = is_to_stop
@@ -146,7 +142,9 @@ class Stepper:
 
     def _attempt(self, batch: Any, samples: int, whole: int) -> tuple[list[Losses], str | None]:
         try:
-            return self.accumulate(batch, samples, whole), None
+            losses = self.accumulate(batch, samples, whole)
+            self._meeting.try_room(self._weights)
+            return losses, None
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -188,16 +186,10 @@ class Stepper:
     def _give_way(self, error: str | None) -> str:
         """Make room, on all ranks alike: first of held samples, then by half of the micro-batch."""
         why = error or "another rank ran out of memory"
-        # Only where there are samples on some rank's device does it help, and then the micro-batch stays.
-        [held] = self._meeting.any([self._feed.tier in _ON_DEVICE])
-        if held:
-            tier = self._feed.tier
-            if tier in _ON_DEVICE:
-                self._feed.shrink(why)
-            self._empty_cache()
-            [moved] = self._meeting.any([self._feed.tier != tier])
-            if moved:
-                return f"{why}: the feed went from {tier} to {self._feed.tier}"
+        # What is seen once an epoch before what each step needs.
+        told = self._give_back("valid", why) or self._give_back("train", why)
+        if told:
+            return told
         smaller = halve(self.micro_batch)
         if smaller is None:
             raise TrainingFailed(
@@ -208,6 +200,24 @@ class Stepper:
         self.lower(smaller)
         self._empty_cache()
         return f"{why}: micro-batches of {smaller} instead of {before}, same batch"
+
+    def _give_back(self, which: Literal["train", "valid"], why: str) -> str:
+        """Have a feed's samples leave the device, on all ranks; what is told, "" where that is no help."""
+        feed = self._feeds.train if which == "train" else self._feeds.valid
+        # A feed that was not used yet is not asked for its tier: it would take memory to know it.
+        held = feed is not None and feed.on_device > 0
+        # Only where there are samples on some rank's device does it help, and then the micro-batch stays.
+        if not self._meeting.any([held])[0]:
+            return ""
+        moved, where = False, "gave memory back on another rank"
+        if feed is not None and held:
+            before = feed.tier
+            feed.shrink(why)
+            moved, where = feed.tier != before, f"went from {before} to {feed.tier}"
+        self._empty_cache()
+        if not self._meeting.any([moved])[0]:
+            return ""
+        return f"{why}: the {'feed' if which == 'train' else 'validation feed'} {where}"
 
     def _empty_cache(self) -> None:
         if self._fabric.device.type == "cuda":

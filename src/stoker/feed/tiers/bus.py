@@ -138,6 +138,11 @@ class Bus:
         self.why = f"{count} of {len(self.rows)} samples stay in VRAM, copy engines bring the others ahead"
         return True
 
+    @property
+    def resident_bytes(self) -> int:
+        """What the rows that stay on the device have of it now."""
+        return sum(words.nbytes for words in self._kept if words is not None)
+
     def drop(self) -> None:
         """Give the device's memory back."""
         with self._lock, self._on_device():

@@ -116,6 +116,18 @@ class SpreadRows:
         flags[rows] = 1
         self._row_of[received] = rows
 
+    def try_room(self, sent: int, received: int) -> None:
+        """Take what a trade of so many samples needs beside the rows, and let go of it: torch keeps it ready.
+
+        torch.OutOfMemoryError where it cannot be had.
+        """
+        words, _ = self._memory.opened()
+        numbers = torch.empty(sent + received, dtype=torch.int64, device=self.device)
+        for leaf in words:  # one at a time, as they are traded
+            both = [leaf.new_empty((count, leaf.shape[1])) for count in (sent, received)]
+            del both
+        del numbers
+
     def close(self) -> None:
         """Let go of the memory; batches handed out stay good."""
         self._memory.close()

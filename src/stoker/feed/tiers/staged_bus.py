@@ -16,6 +16,7 @@ import torch
 from stoker.errors import UsageError
 from stoker.feed.layout import Layout
 from stoker.feed.sources.base import Indices
+from stoker.feed.streams import Streams
 from stoker.feed.tiers.pack import Bytes
 from stoker.feed.tiers.ram import SharedRows
 from stoker.feed.tiers.registered import Registered
@@ -35,14 +36,15 @@ class StagedBus:
         self._ring: deque[_Buffer] = deque()
         self._registered = Registered(device)
         self._by_buffer = True
+        self._streams = Streams(device)
         self._end = weakref.finalize(self, _end, self._ring, self._registered)
 
     def bring(self, places: list[Indices], few: int) -> list[Indices]:
         """As they are: the CPU gathers, one batch at a time."""
         return places
 
-    def queue(self, places: Indices) -> Any:
-        """The batch of these samples, on the current stream."""
+    def queue(self, places: Indices) -> tuple[Any, Any]:
+        """The batch of these samples, on its way on the current stream; and which that is."""
         leaves = self.rows.layout.leaves
         with self._lock, torch.cuda.device(self.device):
             if not self._end.alive:
@@ -51,19 +53,23 @@ class StagedBus:
             host = [fresh(leaf, len(places)) for leaf in leaves] if buffer is None else buffer.of(len(places))
             self.rows.gather(torch.from_numpy(places), host)
             if buffer is None:
-                return self.rows.layout.unflatten([tensor.to(self.device) for tensor in host])
-            batch = [tensor.to(self.device, non_blocking=True) for tensor in host]
-            buffer.left.record(torch.cuda.current_stream(self.device))
-            self._ring.append(buffer)
-        return self.rows.layout.unflatten(batch)
+                batch = [tensor.to(self.device) for tensor in host]
+            else:
+                batch = [tensor.to(self.device, non_blocking=True) for tensor in host]
+                buffer.left.record(torch.cuda.current_stream(self.device))
+                self._ring.append(buffer)
+            return self.rows.layout.unflatten(batch), self._streams.current()
 
-    def take(self, batch: Any) -> list[Any]:
-        """What `queue` gave: it is on the current stream already."""
+    def take(self, queued: tuple[Any, Any]) -> list[Any]:
+        """What `queue` gave, on the current stream from now on, which may be another by now."""
+        batch, made_on = queued
+        for tensor in self.rows.layout.flatten(batch):
+            self._streams.bring_over(tensor, made_on)
         return [batch]
 
     def get(self, places: Indices) -> Any:
         """The batch of these samples, on the current stream."""
-        return self.queue(places)
+        return self.take(self.queue(places))[0]
 
     def close(self) -> None:
         """Wait for the copies in flight, and let go of the buffers."""

@@ -108,6 +108,12 @@ class ScrollFeed(Feed):
         """Where the volumes are held now: vram, ram, or nowhere (source)."""
         return "source" if self._residence.home == "disk" else self._residence.home
 
+    @property
+    def on_device(self) -> int:
+        """The bytes of the device that the volumes have."""
+        residence = self._residence
+        return residence.held.bytes if residence.held is not None and residence.home == "vram" else 0
+
     def shrink(self, why: str = "the loop ran out of memory") -> None:
         """Bring volumes on the device to the host's memory, or leave them on disk where that is full."""
         held = self._residence.held
