@@ -277,3 +277,19 @@ def test_batches_of_a_collate_that_draws_are_new_in_every_epoch() -> None:
     with closing(make(Labelled(), mixup, tier="ram", cache_random=True)) as kept:
         assert values(kept) == values(kept)
         assert kept.tier == "ram"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("tier", ["source", "ram"])
+def test_a_batch_is_built_as_the_collate_builds_it(tier: str, workers: int) -> None:
+    """A tuple stays one, wherever it was read and held."""
+
+    def twice(samples: list[Any]) -> Any:
+        values, labels = default_collate(samples)
+        return {"values": (values, values), "label": labels}
+
+    feed = Feed(Labelled(), batch_size=16, device="cpu", workers=workers, collate_fn=twice, tier=tier)
+    with closing(feed):
+        for _ in range(2):
+            assert {type(batch["values"]) for batch in feed} == {tuple}
+        assert feed.tier == tier

@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from stoker.errors import ReaderDied, SourceBroken
 from stoker.feed.order import Shard
@@ -29,8 +31,6 @@ _MOST_DEATHS = 3
 _DYING_S = 2.0
 # Of the samples of a batch that kills workers, so many are named.
 _TOLD = 8
-# What comes after the last batch.
-_ENDED = (None, None)
 
 
 class Readable(Protocol):
@@ -179,16 +179,17 @@ class Workers:
                     _ask(asked, left, self._ahead + 1)
                 if _dead(loader):
                     raise RuntimeError("a worker died while the loop was at work")
-                read_for, batch = next(iterator, _ENDED)
-                if read_for is None and wanted.is_over:
+                came: _Batch | None = next(iterator, None)
+                if came is None and wanted.is_over:
                     return
-                if not asked or read_for != asked[0].tobytes():
+                if came is None or not asked or came.read_for != asked[0].tobytes():
                     raise AssertionError(
                         "worker processes gave a batch of other samples than were asked for next: "
                         "a fault in Stoker, please report it"
                     )
                 wanted.pass_one()
-                yield batch
+                yield came.batch
+                del came
         except Exception as error:
             # The next epoch gets new workers. These end now: the exception holds the loader, and a worker
             # that is forked meanwhile would take it for its own.
@@ -358,17 +359,29 @@ class _Wanted(Sampler[Any]):
         return self._asked[self._told - 1]
 
 
-class Batches(Dataset[Any]):
-    """A source whose items are whole batches, each with the indices it was read for.
+class _Batch:
+    """A batch on its way from a worker, with the indices it was read for.
 
-    These as bytes, which torch leaves as they are; an array it would make a tensor in shared memory.
+    As an object of our own, which torch leaves as it is: of a tuple it would make a list, of arrays tensors.
+    The indices are bytes: an array is sent through shared memory.
     """
+
+    def __init__(self, read_for: bytes, batch: Any) -> None:
+        self.read_for, self.batch = read_for, batch
+
+    def pin_memory(self) -> "_Batch":
+        """The same in pinned memory: torch's loader asks for it by this name."""
+        return _Batch(self.read_for, tree_map(pin_memory, self.batch))
+
+
+class Batches(Dataset[Any]):
+    """A source whose items are whole batches."""
 
     def __init__(self, source: Readable) -> None:
         self.source = source
 
-    def __getitem__(self, indices: Indices) -> tuple[bytes, Any]:
-        return indices.tobytes(), _read(self.source, indices)
+    def __getitem__(self, indices: Indices) -> _Batch:
+        return _Batch(indices.tobytes(), _read(self.source, indices))
 
 
 def _fitting(seed: int) -> int:
