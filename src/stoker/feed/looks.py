@@ -5,6 +5,7 @@ loop's process when workers are forked from it: they would share one place in it
 records. Nor could such a dataset be sent to a worker that is spawned.
 """
 
+import copy
 import pickle
 import traceback
 from collections.abc import Callable
@@ -118,9 +119,10 @@ class _There(Exception):
 
 
 def _travels(error: Exception) -> bool:
-    """Whether an error comes out of another process as it went in."""
+    """Whether an error comes out of another process as it went in: built anew there as a copy is here."""
     try:
-        back = pickle.loads(pickle.dumps(error))
+        pickle.dumps(error)
+        back = copy.copy(error)
     except Exception:  # noqa: BLE001  (of a class of the user's: then it cannot)
         return False
     return type(back) is type(error) and str(back) == str(error)
