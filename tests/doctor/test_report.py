@@ -227,7 +227,7 @@ def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("offline", "said"),
     [
-        (False, "Its network was not shielded: what it sent there"),
+        (False, "Its network was not shielded: anything that it sent"),
         (True, "It was cut off the network: nothing that it sent has left this machine."),
     ],
 )

@@ -352,7 +352,7 @@ def network(offline: bool) -> str:
     if offline:
         return "It was cut off the network: nothing that it sent has left this machine."
     return (
-        "Its network was not shielded: what it sent there (rows of a database, uploads, pushes to a hub) has "
+        "Its network was not shielded: anything that it sent (rows of a database, uploads, pushes to a hub) has "
         "lasted, hosted loggers apart; --offline cuts it off."
     )
 
