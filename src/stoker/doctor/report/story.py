@@ -352,8 +352,8 @@ def network(offline: bool) -> str:
     if offline:
         return "It was cut off the network: nothing that it sent has left this machine."
     return (
-        "Its network was not shielded: anything that it sent (rows of a database, uploads, pushes to a hub) has "
-        "lasted, hosted loggers apart; --offline cuts it off."
+        "Its network was not shielded: anything that it sent (rows of a database, uploads, pushes to a hub) "
+        "has lasted, hosted loggers apart; --offline cuts it off."
     )
 
 
