@@ -5,7 +5,7 @@ import pytest
 from stoker.watch import Step
 from stoker.watch.phases import Batch
 from stoker.watch.tally import Making, Tally
-from stoker.watch.words import duration, percent, rate
+from stoker.watch.words import duration, figure, percent, rate
 
 
 def tally_of(seconds: list[float], *, gap: float = 0.0, wait: float | None = 0.5) -> Tally:
@@ -115,3 +115,14 @@ def test_time_in_the_queue_is_no_more_than_what_was_off_the_cpu(
     told = making_of(*parts)
     assert told["queued"] == (None if queued is None else pytest.approx(queued))
     assert told["read"] == pytest.approx(read)
+
+
+def test_a_figure_is_never_a_power_of_ten() -> None:
+    """However large it is."""
+    assert [figure(value) for value in (0.125, 58.34, 326.4, 7_430.0, 1.2e7)] == [
+        "0.125",
+        "58.3",
+        "326",
+        "7,430",
+        "12,000,000",
+    ]

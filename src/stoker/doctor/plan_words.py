@@ -12,7 +12,7 @@ from stoker.doctor.fits import Answer
 from stoker.doctor.model import Interval
 from stoker.doctor.plan import Option, Plan, Step
 from stoker.facts.words import size
-from stoker.watch.words import duration, percent, rate
+from stoker.watch.words import duration, figure, percent, rate
 
 # Room for more workers than this is not worth a word.
 _MANY_WORKERS = 64
@@ -56,7 +56,7 @@ def _gain(option: Option) -> str:
 
 
 def _interval(predicted: Interval) -> str:
-    return f"{rate(predicted.mid, 'step')} ({predicted.low:.3g} to {predicted.high:.3g})"
+    return f"{rate(predicted.mid, 'step')} ({figure(predicted.low)} to {figure(predicted.high)})"
 
 
 def _span(seconds: Interval) -> str:

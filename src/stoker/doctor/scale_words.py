@@ -11,7 +11,7 @@ from rich.table import Table
 from stoker.doctor.report.markdown import code
 from stoker.doctor.scale import WAYS, Load, Outlook, caches_needed, first_ceiling, foresee
 from stoker.doctor.scale_links import ASSUMED, MEASURED, TELLABLE, TOLD, Links
-from stoker.watch.words import NA, duration, percent
+from stoker.watch.words import NA, duration, figure, percent
 
 _OF_THE_LOAD = (
     ("sample_bytes", "sample", "bytes", "a sample as it is stored"),
@@ -146,11 +146,11 @@ def tables(scale: Scale) -> list[tuple[str, list[str], list[list[str]]]]:
 
 
 def _row(one: Outlook) -> list[str]:
-    asked = [f"{one.gpus:,}", _count(one.batch), one.way]
+    asked = [f"{one.gpus:,}", figure(one.batch), one.way]
     if one.rate is None:
         return [*asked, NA, NA, NA, NA, one.how]
-    between = f"{_count(one.rate.low)} to {_count(one.rate.high)}"
-    return [*asked, _count(one.rate.mid), between, percent(one.of_linear), one.limit or NA, one.how]
+    between = f"{figure(one.rate.low)} to {figure(one.rate.high)}"
+    return [*asked, figure(one.rate.mid), between, percent(one.of_linear), one.limit or NA, one.how]
 
 
 def notes(scale: Scale) -> list[str]:
@@ -161,7 +161,7 @@ def notes(scale: Scale) -> list[str]:
         "Rates are predictions. `n/a` in place of GPUs: no ceiling but computing up to 65,536, or that way "
         "cannot be told.",
         _nodes(scale),
-        f"A rank's step stays at {_count(scale.load.samples)} samples, so the global batch grows with the "
+        f"A rank's step stays at {figure(scale.load.samples)} samples, so the global batch grows with the "
         "GPUs.",
         f"Assumed, not measured: {', '.join(known)}. Tell your own: --link nic=100Gbit/s --link store=5GB/s",
     ]
@@ -193,11 +193,7 @@ def value_of(value: float | None, unit: str) -> str:
         return duration(value)
     if unit == "share":
         return percent(value)
-    return _count(value) + ("" if unit == "count" else f" {unit}")
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return figure(value) + ("" if unit == "count" else f" {unit}")
 
 
 def _decimal(value: float) -> str:

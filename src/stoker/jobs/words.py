@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stoker.watch.words import duration, percent
+from stoker.watch.words import duration, figure, percent
 
 
 def sentences(job: Mapping[str, Any]) -> Iterator[str]:
@@ -28,7 +28,7 @@ def progress(job: Mapping[str, Any]) -> str:
         return "n/a"
     parts = [f"step {step:,}" + (f" of {steps:,}" if steps else "")]
     if rate is not None:
-        parts.append(f"{rate:,.3g} samples/s")
+        parts.append(f"{figure(rate)} samples/s")
     if job["eta_s"] is not None:
         parts.append(f"{duration(job['eta_s'])} to go")
     return ", ".join(parts)

@@ -28,6 +28,11 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.1f}%" if 0 < share < 0.0995 else f"{share * 100:.0f}%"
 
 
+def figure(value: float) -> str:
+    """Three digits, and never a power of ten: `7,430`, `58.3`, `0.125`."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def rate(per_second: float | None, unit: str) -> str:
     """`14.2 steps/s`; `9.1 s/step` where that reads better."""
     if per_second is None:

@@ -12,7 +12,7 @@ from stoker.doctor.verdict import COMPUTE_BOUND, HEALTHY, NOT_MEASURED, UNKNOWN
 from stoker.facts.secrets import hide_secrets
 from stoker.facts.words import size
 from stoker.watch.phases import PHASES
-from stoker.watch.words import NA, duration, percent, rate
+from stoker.watch.words import NA, duration, figure, percent, rate
 
 PHASE_MEANINGS = {
     "wait": "the loop stands still until its next batch is there",
@@ -139,7 +139,7 @@ def gain(diagnosis: Diagnosis) -> tuple[str | None, str]:
     tried = [(one.predicted, one.name) for one in (plan.options if plan else ()) if one.predicted is not None]
     if named and tried:
         best, name = max(tried, key=lambda one: one[0].mid)
-        interval = f"90%: {best.low:,.3g} to {best.high:,.3g}"
+        interval = f"90%: {figure(best.low)} to {figure(best.high)}"
         told = f"predicted for the {name} plan{times(best.mid, diagnosis)} ({interval})"
         return rate(best.mid, "step"), told
     if not named or named[0].ceiling_after is None:
