@@ -14,7 +14,8 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.errors import ReaderDied
-from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
+from stoker.feed import prefetch
+from stoker.feed.prefetch import Batches, Inline, Prefetch, Threads, Workers
 from stoker.feed.sources.base import Indices, Source
 
 # From Python 3.12 a fork beside threads is warned of; that it goes well is what is tested.
@@ -215,4 +216,32 @@ def test_a_batch_of_other_samples_is_never_handed_on(monkeypatch: pytest.MonkeyP
     with pytest.raises(AssertionError, match="other samples than were asked for"):
         next(first)
     del second
+    reader.close()
+
+
+class Paired:
+    """Batches that are tuples, with names beside the tensors."""
+
+    def read(self, indices: Indices) -> Any:
+        """The indices twice."""
+        numbers = torch.from_numpy(indices.copy())
+        return {"pair": (numbers, numbers.float()), "name": "a"}
+
+
+def test_a_batch_that_is_pinned_keeps_its_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own way makes lists of tuples. Pinned by a stand-in: there may be no card here."""
+    monkeypatch.setattr(prefetch, "pin_memory", lambda leaf: leaf * 2)
+    pinned = Batches(Paired())[np.array([1, 2])].pin_memory().batch
+    assert isinstance(pinned["pair"], tuple)
+    assert [each.tolist() for each in pinned["pair"]] == [[2, 4], [2.0, 4.0]]
+    assert pinned["name"] == "aa"
+
+
+@pytest.mark.gpu
+def test_what_workers_read_comes_pinned_and_built_as_it_was() -> None:
+    """By torch's own thread."""
+    reader = Workers(Paired(), workers=1, ahead=2, pin=True, seed=0)
+    for batch in reader.read([np.array([1, 2]), np.array([3])]):
+        assert isinstance(batch["pair"], tuple)
+        assert all(each.is_pinned() for each in batch["pair"])
     reader.close()
