@@ -3,9 +3,11 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stoker.feed.per_process import PerProcess
 from stoker.feed.tiers import direct_queue
@@ -100,3 +102,30 @@ def test_a_queue_outlives_its_file_and_is_used_for_the_next(
     assert len(kept[0]) == 1
     assert kept[0] == kept[1]
     direct_queue._call(direct_queue._DESTROY, free[0])
+
+
+def test_no_more_are_in_flight_than_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as many as that, until the last are asked for."""
+    file, seen, now = rows_file(tmp_path), [0], 0
+    really_submit, really_wait = direct_queue._submit, direct_queue._wait
+
+    def submit(number: int, addresses: NDArray[np.uint64]) -> int:
+        nonlocal now
+        taken = really_submit(number, addresses)
+        now += taken
+        seen.append(now)
+        return taken
+
+    def wait(*words: Any) -> NDArray[Any]:
+        nonlocal now
+        came = really_wait(*words)
+        now -= len(came)
+        return came
+
+    monkeypatch.setattr(direct_queue, "_submit", submit)
+    monkeypatch.setattr(direct_queue, "_wait", wait)
+    try:
+        assert read(DirectQueue(file, in_flight=3)) == list(range(COUNT))
+    finally:
+        os.close(file)
+    assert max(seen) == 3

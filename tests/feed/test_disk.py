@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader
 from feed.disk_tiers import check_all, folder_of, make_cold, tier_over
 from feed.numbered import Numbered, assert_same
 from stoker.errors import MissingExtra, NotPackable, UsageError
+from stoker.feed.layout import Layout
 from stoker.feed.tiers import caches, direct_queue
 from stoker.feed.tiers.batch_memory import fresh_rows
 from stoker.feed.tiers.direct_queue import DirectQueue
 from stoker.feed.tiers.disk import DiskTier
-from stoker.feed.tiers.pack import IN_USE, PAGE, bytes_of
+from stoker.feed.tiers.pack import IN_USE, PAGE, Content, bytes_of
 from stoker.feed.tiers.page_cache import PageCache
 
 # A row of few bytes, of a piece that is not a whole number of pages, of one that is, and of an odd one.
@@ -217,7 +218,7 @@ def test_a_source_that_gives_too_few_is_told(tmp_path: Path) -> None:
 
     tier = tier_over(Short(20), tmp_path)
     for ask in (lambda: tier.read(np.arange(5)), lambda: tier.read(np.array([3, 3, 4])), tier.fill):
-        with pytest.raises(ValueError, match="samples when asked for"):
+        with pytest.raises(NotPackable, match=r"a batch of \d+ samples has \d+ rows"):
             ask()
     pack = tier._open.get().pack
     assert pack is not None
@@ -235,6 +236,24 @@ def test_fill_writes_what_is_not_there(tmp_path: Path) -> None:
     assert tier.complete
     check_all(tier)
     assert again.asked == [0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stride", "entry"),
+    [
+        ([98_304, 8], 98_304, 16),  # a patch and its label: rows of whole pages, side by side
+        ([8, 98_304, 1, 5000], 106_496, 24),
+        ([98_304], 98_304, 8),
+        ([1000, 8], 1024, 8),  # short rows lie as they are
+        ([16] * 2000, 32_768, 72),  # no more than a few stand in the entry
+    ],
+)
+def test_small_leaves_of_long_rows_stand_in_the_entries(sizes: list[int], stride: int, entry: int) -> None:
+    """With the checksum, which every process has in memory: what is left of a row begins at a page."""
+    batch = [torch.zeros(1, size, dtype=torch.uint8) for size in sizes]
+    content = Content(fingerprint="a", transform="", samples=7, layout=Layout.of(batch))
+    assert (content.stride, content.entry_bytes) == (stride, entry)
+    assert sorted([*content.in_row, *content.in_entry]) == list(range(len(sizes)))
 
 
 def test_another_source_or_transform_has_its_own_cache(tmp_path: Path) -> None:
@@ -256,7 +275,7 @@ def test_another_source_or_transform_has_its_own_cache(tmp_path: Path) -> None:
 def test_the_cap_holds_for_all_caches_together(tmp_path: Path) -> None:
     """The longest unused goes first, one in use never; what does not fit is kept in part."""
     one = tier_over(Numbered(100), tmp_path)
-    size = bytes_of(100, 100, one.content.stride)
+    size = one.content.bytes_of(100)
     caches_kept = []
     for version in "abc":
         tier = tier_over(Numbered(100, version=version), tmp_path, cap_bytes=3 * size)
@@ -283,7 +302,7 @@ def test_the_cap_holds_for_all_caches_together(tmp_path: Path) -> None:
 
 def test_a_cap_can_be_raised_and_lowered(tmp_path: Path) -> None:
     """More rows are kept from then on, or fewer; below one row none are, and what was there goes."""
-    size = bytes_of(100, 50, 20_480)
+    size = bytes_of(100, 50, 20_480, 16)
 
     def kept(cap_bytes: int) -> int:
         tier = tier_over(Numbered(100), tmp_path, cap_bytes=cap_bytes)

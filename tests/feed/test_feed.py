@@ -348,12 +348,13 @@ def test_wrong_use_is_told(options: dict[str, Any], tmp_path: Path) -> None:
     """At once, with the value and what to do."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"device": "warp"}, "no device 'warp'"),
+        ({"device": "meta"}, "device 'meta': take cpu or cuda"),
         ({"device": "cuda"}, "no CUDA device"),
         ({"workers": -1}, "workers is -1"),
         ({"cache_bytes": 5}, "without a cache"),
         ({"rank": 3, "world_size": 2}, "no rank 3 among 2"),
         ({"rank": 1}, "give both, or neither"),
-        ({"global_batch_size": 9, "rank": 0, "world_size": 2}, "9"),
+        ({"batch_size": 1, "global_batch_size": 9, "rank": 0, "world_size": 2}, "9 does not divide"),
     ]
     for wrong, said in cases:
         if wrong.get("device") == "cuda" and torch.cuda.is_available():

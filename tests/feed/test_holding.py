@@ -1,6 +1,7 @@
 """Samples at work: moved in mid-epoch, shared with others, failing on the way, few of many, none at all."""
 
 import re
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import closing
@@ -322,6 +323,30 @@ def test_numbers_of_other_kinds_are_taken(tmp_path: Path, options: dict[str, Any
     feed = Feed(Numbered(), reserve=15e9, cache=tmp_path, cache_bytes=1e9, workers=np.int64(0), **options)  # type: ignore[arg-type]
     assert (feed._reserve, feed._workers) == (15_000_000_000, 0)
     feed.close()
-    chosen = {**options, "seed": -(2**70), "tier": "source"}
-    with closing(Feed(Numbered(), workers=1, **chosen)) as one, closing(Feed(Numbered(), **chosen)) as other:
-        assert torch.equal(next(iter(one))["n"], next(iter(other))["n"])
+    for seed in (-(2**70), np.int64(3)):
+        chosen = {**options, "seed": seed, "tier": "source"}
+        with (
+            closing(Feed(Numbered(), workers=1, **chosen)) as one,
+            closing(Feed(Numbered(), **chosen)) as other,
+        ):
+            assert torch.equal(next(iter(one))["n"], next(iter(other))["n"])
+
+
+@pytest.mark.parametrize("wrong", ["a file", "no room"])
+def test_a_cache_that_cannot_be_used_is_told_once(wrong: str, tmp_path: Path) -> None:
+    """It was asked for: a warning says why there is none. Every epoch and worker goes on without a word."""
+    (tmp_path / "file").write_text("here already")
+    options: dict[str, Any] = {"cache": tmp_path / "file"}
+    if wrong == "no room":
+        options = {"cache": tmp_path / "cache", "cache_bytes": 0}
+    feed = Feed(Numbered(), 8, device="cpu", tier="source", workers=2, **options)
+    with pytest.warns(UserWarning, match=re.escape(f"the cache in {options['cache']} is not used: ")) as told:
+        first = [batch["n"].tolist() for batch in feed]
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [batch["n"].tolist() for batch in feed] == first
+        feed.close()
+        assert [batch["n"].tolist() for batch in feed] == first
+    assert "every sample comes from the source" in feed.why
+    feed.close()

@@ -125,7 +125,7 @@ def test_images_of_differing_sizes_need_a_size(folder: Path) -> None:
         source.read(np.arange(len(source)))
     images, _ = ImageSource(folder, classes=["cat"], size=(32, 40)).read(np.arange(len(source)))
     assert tuple(images.shape) == (6, 3, 32, 40)
-    with pytest.raises(UsageError, match="height, width"):
+    with pytest.raises(UsageError, match="height and width"):
         ImageSource(folder, size=(0, 5))
 
 

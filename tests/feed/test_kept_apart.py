@@ -219,6 +219,26 @@ def test_databases_and_volumes_that_look_alike_are_kept_apart(tmp_path: Path) ->
         assert str(tmp_path) not in one
 
 
+def test_volumes_in_memory_are_known_by_every_voxel(tmp_path: Path) -> None:
+    """Of labels that differ in one: at once in memory, and one after the other on disk."""
+    image = np.zeros((8, 160, 160), np.uint8)
+    labels = [image, image.copy()]
+    labels[1][0, 0, 1] = 7
+    sources = [VolumeSource(image, labels=some, patch=(8, 16, 16), mode="grid") for some in labels]
+    assert sources[0].fingerprint() == sources[1].fingerprint()  # which looks at one voxel in three
+    with (
+        closing(Feed(sources[0], device="cpu", tier="ram")) as one,
+        closing(Feed(sources[1], device="cpu", tier="ram")) as other,
+    ):
+        found = [sum(int(batch["label"].sum()) for batch in feed) for feed in (one, other)]
+    assert found == [0, 7]
+    for source, expected in zip(sources, (0, 7), strict=True):
+        with closing(Feed(source, device="cpu", tier="source", cache=tmp_path)) as feed:
+            assert sum(int(batch["label"].sum()) for batch in feed) == expected
+    again = VolumeSource(torch.from_numpy(image), labels=labels[1], patch=(8, 16, 16), mode="grid")
+    assert again.kept_as() == sources[1].kept_as()
+
+
 def mixup(samples: list[Any]) -> Any:
     """Each sample mixed with its neighbour, by a share that is drawn."""
     values, labels = default_collate(samples)

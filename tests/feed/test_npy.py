@@ -253,6 +253,9 @@ def write_bad(path: Path, kind: str) -> None:
         path.write_bytes(b"PK\3\4 something else altogether")
     elif kind == "empty":
         path.write_bytes(b"")
+    elif kind == "half a header":
+        np.save(path, good)
+        path.write_bytes(path.read_bytes().replace(b"'shape': (4, 2, 3), }", b"'shape': (4, 2,      "))
     elif kind == "objects":
         np.save(path, np.array([{}, []], dtype=object))
     elif kind == "fortran":
@@ -277,6 +280,7 @@ def write_bad(path: Path, kind: str) -> None:
     [
         ("not npy", "is no .npy file"),
         ("empty", "is no .npy file"),
+        ("half a header", "is no .npy file: .*EOF"),
         ("objects", "holds pickled objects, which are never loaded"),
         ("fortran", "is in Fortran order"),
         ("dtype", r"holds samples of \(2, 3\) float64, and 000.npy of \(2, 3\) float32"),
@@ -307,6 +311,9 @@ def test_a_folder_without_shards_is_refused(tmp_path: Path) -> None:
     """Not there, or nothing in it of that name."""
     with pytest.raises(UsageError, match=r"no folder .*absent"):
         NpySource(tmp_path / "absent")
+    for pattern in ("/data/*.npy", ""):
+        with pytest.raises(UsageError, match=re.escape(f"pattern={pattern!r}: ")):
+            NpySource(tmp_path, pattern)
     with pytest.raises(UsageError, match=r"no file in .* is named like \*\.npy"):
         NpySource(tmp_path)
 

@@ -1,7 +1,9 @@
 """The objects client, against a real S3 server, and a proxy that makes trouble."""
 
+import os
 import pickle
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from stoker.errors import (
     UsageError,
 )
 from stoker.feed.sources.listing import Entry, Listing, Texts
-from stoker.feed.sources.objects import Store
+from stoker.feed.sources.objects import Store, local_folder
 from stoker.feed.tiers import batch_memory
 from stoker.ward.proxy import Proxy
 
@@ -202,6 +204,11 @@ def test_wrong_addresses_and_options_are_told() -> None:
         Store("s3://any", options={"colour": "red"}).get("x")
     with pytest.raises(UsageError, match="names no bucket"):
         Store("s3://")
+    for url in ("file://data", "file://data/train"):  # and never the folder that one happens to be in
+        with pytest.raises(UsageError, match=f"{url} names no folder of this machine.*file:///data"):
+            Store(url)
+    for url in ("file://localhost/data/a%20b", "file:///data/a%20b"):
+        assert Store(url).folder == Path("/data/a b")
     with pytest.raises(UsageError, match="Missing SecretAccessKey"):
         Store("s3://any", options={"access_key_id": "somebody"}).get("x")
     with pytest.raises(UsageError, match="no such folder"):
@@ -319,6 +326,40 @@ def test_links_in_a_folder_are_followed_once(tmp_path: Path) -> None:
     keys = {entry.key for entry in Store(tmp_path).list()}
     assert {"real/f", "linked/f"} <= keys
     assert not [key for key in keys if key.count("real") > 1 and key.count("up") > 1]
+
+
+@pytest.mark.parametrize("given", ["s3://bucket/x", Path("s3://bucket/x"), "file:///x"])
+def test_an_address_is_no_folder_to_write_into(given: Any, tmp_path: Path) -> None:
+    """Taken for a path, it would be a folder `s3:` in the one that one happens to be in."""
+    with pytest.raises(UsageError, match="is no folder of this machine"):
+        local_folder(given)
+    assert local_folder("~/x") == Path.home() / "x"
+    assert local_folder(tmp_path) == tmp_path
+
+
+def test_what_is_removed_while_it_is_listed_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file, or a folder: whatever removes them, all else is listed."""
+    for name in ("a/kept", "a/file-gone", "a/folder-gone/inner", "b/kept"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    plain = os.scandir
+
+    @contextmanager
+    def scan(path: Any) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with plain(path) as found:
+            yield map(remove, found)
+
+    def remove(entry: os.DirEntry[str]) -> os.DirEntry[str]:
+        if entry.name == "file-gone":
+            Path(entry.path).unlink()
+        elif entry.name == "folder-gone":
+            Path(entry.path).rename(tmp_path.with_name("elsewhere"))
+        return entry
+
+    monkeypatch.setattr("os.scandir", scan)
+    assert list(Store(tmp_path).gather().keys) == ["a/kept", "b/kept"]
 
 
 def test_a_folder_that_may_not_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

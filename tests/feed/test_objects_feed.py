@@ -15,8 +15,10 @@ import pytest
 import torch
 
 import stoker
+from stoker.feed.per_process import PerProcess
+from stoker.feed.sources import objects
 from stoker.feed.sources.base import Indices, Source
-from stoker.feed.sources.objects import FILES_IN_FLIGHT, IN_FLIGHT, Store
+from stoker.feed.sources.objects import FILES_IN_FLIGHT, IN_FLIGHT, NEAR_IN_FLIGHT, Store
 from stoker.ward.proxy import Proxy
 
 from .s3 import S3Server
@@ -167,3 +169,61 @@ def test_far_stores_get_more_requests_than_folders(tmp_path: Path) -> None:
     """A trip is waited for by more threads than a disk; who says how many is obeyed."""
     assert Store("s3://bucket").in_flight == IN_FLIGHT > FILES_IN_FLIGHT == Store(tmp_path).in_flight
     assert Store("s3://bucket", in_flight=7).in_flight == 7
+
+
+class Together:
+    """A store's client that answers when it is asked for so many objects at once; the most that it was."""
+
+    def __init__(self, together: int) -> None:
+        self.barrier = threading.Barrier(together)
+        self.now = self.most = 0
+        self.counting = threading.Lock()
+
+    def get(self, key: str) -> memoryview:
+        """Its name."""
+        with self.counting:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.barrier.wait(timeout=30)
+        with self.counting:
+            self.now -= 1
+        return memoryview(key.encode())
+
+
+@pytest.mark.parametrize(
+    ("trips", "in_flight", "together"),
+    [
+        ([0.030] * 32 + [0.002] * 32, None, NEAR_IN_FLIGHT),  # half of them connect first
+        ([0.026] * 64, None, IN_FLIGHT),
+        ([0.001] * 8 + [0.026] * 56, None, IN_FLIGHT),  # a cache on the way had some
+        ([0.002] * 63, None, NEAR_IN_FLIGHT),
+        ([0.026] * 63, None, NEAR_IN_FLIGHT),
+        ([0.026] * 64, 64, 64),
+    ],
+)
+def test_a_store_that_is_far_is_asked_for_more_objects_at_once(
+    trips: list[float], in_flight: int | None, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its first answers have told; who says how many is obeyed."""
+    store, client = Store("s3://bucket", in_flight=in_flight), Together(together)
+    monkeypatch.setattr(store, "_client", PerProcess(lambda: client))
+    for trip in trips:
+        if store._first is not None:
+            store._learn(store._first, trip)
+    monkeypatch.setattr(store, "_first", None)
+    keys = [str(number) for number in range(2 * IN_FLIGHT)]
+    assert [key.encode() for key in keys] == store.get_many(keys)
+    assert client.most == together
+
+
+def test_requests_under_way_are_answered_when_a_store_turns_out_to_be_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The threads that make them are let go of, and end once they have."""
+    store, client = Store("s3://bucket"), Together(NEAR_IN_FLIGHT)
+    monkeypatch.setattr(store, "_client", PerProcess(lambda: client))
+    monkeypatch.setattr(objects, "_NEAR_S", 0.0)
+    keys = [str(number) for number in range(2 * IN_FLIGHT)]
+    assert [key.encode() for key in keys] == store.get_many(keys)
+    assert client.most == NEAR_IN_FLIGHT
+    assert store.threads._max_workers == IN_FLIGHT

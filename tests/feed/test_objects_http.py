@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,8 @@ import pytest
 from stoker.errors import NoSuchObject, UsageError
 from stoker.feed.manifest import Line, Manifest
 from stoker.feed.sources.objects import Store
+
+from .ports import wait_for
 
 pytestmark = pytest.mark.service
 FILES = {f"class {number % 2}/{number}.bin": os.urandom(1000 + number) for number in range(20)}
@@ -34,23 +35,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     where = ["--host", "127.0.0.1", "--port", str(port), "--root", str(root), "--auth", "anonymous"]
     with subprocess.Popen([sys.executable, "-c", run, *where], stderr=subprocess.PIPE, text=True) as server:
         try:
-            _wait_for(port, server)
+            wait_for(port, server)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.kill()
-
-
-def _wait_for(port: int, server: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 30
-    while time.monotonic() < until and server.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    server.kill()
-    raise AssertionError(f"no server on port {port}: {server.stderr.read() if server.stderr else ''}")
 
 
 def test_keys_are_relative_to_the_address(address: str) -> None:

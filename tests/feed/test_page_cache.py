@@ -41,6 +41,7 @@ def hold_only(file: int, rows: Indices) -> None:
 def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at all of the file holds for no time; and once it even takes too long."""
     monkeypatch.setattr(page_cache, "_LOOKS_APART", 0)
+    monkeypatch.setattr(page_cache, "_HOLDS_S", 0)
     if request.param == "short":
         monkeypatch.setattr(page_cache, "_LONGEST_LOOK_S", -1.0)
 
@@ -60,7 +61,6 @@ def test_a_row_that_is_not_there_is_never_said_to_be(file: int) -> None:
 
 def test_that_all_is_there_is_not_looked_up_each_time(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds for a while, but not in a file that has been cut short."""
-    monkeypatch.setattr(page_cache, "_LOOKS_APART", 1e9)
     monkeypatch.setattr(page_cache, "_HOLDS_S", 1e9)
     asked = PageCache(file, stride=STRIDE)
     assert asked.held(EVERY).all()

@@ -110,7 +110,7 @@ def test_a_volume_has_patches_for_each_epoch() -> None:
     assert np.array_equal(corners[0], one.corners(np.arange(6)))
     assert not any(np.array_equal(corners[0], later) for later in corners[1:])
     assert one.fingerprint() != many.fingerprint()
-    with pytest.raises(UsageError, match="epochs is 0: take at least 1"):
+    with pytest.raises(UsageError, match="epochs is 0: give a number of epochs, 1 or more"):
         VolumeSource(make_values(), epochs=0, **labelled)
     with pytest.raises(UsageError, match="epochs is for random patches"):
         VolumeSource(make_values(), patch=PATCH, mode="grid", epochs=2)

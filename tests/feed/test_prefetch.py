@@ -1,7 +1,10 @@
 """Batches read ahead by threads and by real worker processes: in order, and those that were asked for."""
 
+import gc
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +85,58 @@ def test_two_at_a_time_each_get_their_own(make: Callable[[], Prefetch]) -> None:
     assert got == [[array.tolist() for array in one] for one in wanted]
     assert [numbers(batch) for batch in reader.read(arrays(300))] == [one.tolist() for one in arrays(300)]
     reader.close()
+
+
+class Threaded(Told):
+    """A sample is the thread that read it; `hold` keeps the first two until both are read."""
+
+    def __init__(self) -> None:
+        self.hold = threading.Barrier(2)
+
+    def read(self, indices: Indices) -> Any:
+        """The thread, for each."""
+        if indices[0] < 8:
+            self.hold.wait(timeout=30)
+        return torch.from_numpy(np.full((len(indices), 1), threading.get_ident()))
+
+
+def threads_of(reader: Threads) -> list[threading.Thread]:
+    """Those that read an epoch."""
+    read = {number for batch in reader.read(arrays(0)) for number in numbers(batch)}
+    return [one for one in threading.enumerate() if one.ident in read]
+
+
+def test_threads_live_on_until_nobody_refers_to_them() -> None:
+    """From epoch to epoch, also when one is left early; not after close, nor without the reader."""
+    reader = Threads(Threaded(), threads=2, ahead=4)
+    usual = threads_of(reader)
+    assert len(usual) == 2
+    left = reader.read(arrays(100))
+    next(left)
+    del left
+    assert threads_of(reader) == usual
+    reader.close()
+    others = threads_of(reader)
+    del reader
+    gc.collect()
+    for one in usual + others:
+        one.join(timeout=30)
+        assert not one.is_alive()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_forked_child_reads_with_threads_of_its_own() -> None:
+    """Its parent's are not there."""
+    reader = Threads(Told(), threads=2, ahead=4)
+    assert processes(reader.read(arrays(0))) == {os.getpid()}
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = int(processes(reader.read(arrays(0))) != {os.getpid()})
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0) == (child, 0)
 
 
 def test_workers_live_on() -> None:

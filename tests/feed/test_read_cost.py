@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from feed.volumes import is_right, make_values, request_for, write_volume
+from stoker.feed import Feed
 from stoker.feed.sources.chunk_reader import ReaderApart
 from stoker.feed.sources.volume import VolumeSource
 from stoker.feed.sources.volume_arrays import ChunkedVolume, describe_volume
@@ -72,6 +73,29 @@ def test_a_chunk_is_decoded_once_a_batch(tmp_path: Path) -> None:
     # A file of zarr 2 is read by one call; the rest are the pipe's, the same both times.
     assert first - again == 8
     assert is_right(source, {"image": torch.from_numpy(out)}, numbers, image=values)
+
+
+def test_what_a_batch_of_patches_takes_to_read_is_told(tmp_path: Path) -> None:
+    """Once some were read: what their chunks or pages have in bytes, over what is used of them."""
+    path = tmp_path / "volume.npy"
+    np.save(path, np.zeros((16, 64, 64), np.uint8))
+    source = VolumeSource(path, patch=(8, 16, 16), mode="grid")
+    feed = Feed(source, 4, device="cpu", tier="source")
+    assert "a batch reads" not in feed.why
+    next(iter(feed))
+    cost = source.read_cost(np.arange(4))
+    assert cost.amplification is not None
+    assert f"a batch reads 32.0 KiB for 8.0 KiB used, {cost.amplification:.1f} times as much" in feed.why
+    feed.close()
+
+
+def test_of_patches_in_memory_no_cost_is_told() -> None:
+    """There is nothing to read but what is used."""
+    source = VolumeSource(np.ones((8, 8, 8), np.uint8), patch=(4, 4, 4), mode="grid")
+    feed = Feed(source, 4, device="cpu", tier="source")
+    assert all(torch.is_tensor(batch["image"]) for batch in feed)
+    assert "a batch reads" not in feed.why
+    feed.close()
 
 
 def read_calls(pid: int) -> int:

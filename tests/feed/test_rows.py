@@ -2,6 +2,7 @@
 
 import sys
 from collections import namedtuple
+from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
@@ -43,6 +44,25 @@ def test_samples_come_as_they_were_put(device: str) -> None:
     got = rows.get(indices(*chosen, device=device))
     assert {tensor.device.type for tensor in got.values()} == {device}
     assert_same(host(got), source.read(np.array(chosen)))
+
+
+def test_samples_can_be_written_in_place() -> None:
+    """What has been told of is held, what has not is not; a writer that fails leaves what it told of."""
+    source = Numbered(20, numbers=1001)
+    rows = rows_of(source)
+
+    def write(every: dict[str, torch.Tensor]) -> Iterator[Any]:
+        for places in (slice(0, 5), np.array([19, 7])):
+            for name, column in source.read(np.arange(20)[places]).items():
+                every[name][places] = column
+            yield places
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        rows.fill(write)
+    held = [0, 1, 2, 3, 4, 7, 19]
+    assert np.flatnonzero(rows.held(np.arange(20))).tolist() == held
+    assert_same(rows.get(indices(*held)), source.read(np.array(held)))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -236,7 +256,7 @@ def test_wrong_use_is_told() -> None:
         rows.get(indices(7))
     with pytest.raises(NotPackable, match="values"):
         rows.put(np.arange(3), {**batch, "values": batch["number"]})
-    with pytest.raises(ValueError, match="3 rows for 2 samples"):
+    with pytest.raises(NotPackable, match="a batch of 2 samples has 3 rows"):
         rows.put(np.arange(2), batch)
     with pytest.raises(ValueError, match="for 3 samples of float32"):
         Rows(rows.layout, [torch.zeros(2, 5000), torch.zeros(3)], np.zeros(3, np.uint8))

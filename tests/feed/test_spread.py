@@ -170,7 +170,7 @@ def test_a_rank_that_asks_before_there_is_a_group_is_one_of_it(
     run: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """It holds its part all the same; and what a feed met in ends with it, though nobody has closed it."""
-    told = run("ask_early", 2, who=0, folder=str(tmp_path_factory.mktemp("again")))
+    told = run("ask_early", 2, who=0, world=2, folder=str(tmp_path_factory.mktemp("again")))
     assert told[0]["early"].startswith("source")
     assert joined([one["batches"] for one in told]) == truth(0)
     assert {one["tier"] for one in told} == {"spread"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import UsageError
+from stoker.errors import NotPackable, UsageError
 from stoker.feed.layout import Layout
 from stoker.feed.sources.base import Indices
 from stoker.feed.tiers.rows import Rows
@@ -56,6 +56,14 @@ def test_what_is_wanted_is_kept_once() -> None:
     assert (some, rows.complete) == (False, True)
     assert_holds(rows, range(10))
     assert rows.bytes == rows.rows * Rows.bytes_needed(rows.layout, 1)
+
+
+def test_a_batch_that_lacks_rows_is_refused() -> None:
+    """Whose are those that it has? Some of them would be kept as other samples."""
+    rows = make(np.array([0, 1]))
+    with pytest.raises(NotPackable, match="a batch of 4 samples has 3 rows"):
+        rows.put(np.array([0, 1, 2, 3]), batch_of([0, 2, 3]))
+    assert_holds(rows, [])
 
 
 def test_samples_change_places_in_the_rows_there_are() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from stoker.errors import NoSpace, NotPermitted, StoreUnreachable, UsageError
-from stoker.feed import stage_plan
 from stoker.feed.manifest import NAME, Manifest
 from stoker.feed.sources.images import ImageSource
 from stoker.feed.sources.listing import Reading
@@ -294,18 +293,6 @@ def test_a_link_in_the_folder_does_not_lead_out(local: Store, tmp_path: Path) ->
     assert not list(outside.iterdir())
 
 
-def test_names_that_cannot_both_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that is also a folder anywhere; names that differ in case only where the disk folds it."""
-    with pytest.raises(UsageError, match="'a/b' is an object and the beginning of others"):
-        Target(tmp_path).check(["a/b", "a/b/c"])
-    pair = ["Cat/1.jpg", "cat/2.jpg"]
-    assert not stage_plan.folds_case(tmp_path)
-    Target(tmp_path).check(pair)
-    monkeypatch.setattr(stage_plan, "folds_case", lambda folder: True)
-    with pytest.raises(UsageError, match="does not tell upper from lower case"):
-        Target(tmp_path).check(pair)
-
-
 @pytest.mark.service
 def test_folder_markers_and_our_own_names_are_skipped_and_told(
     s3_server: S3Server, prefix: str, tmp_path: Path
@@ -454,6 +441,20 @@ def test_only_when_asked_are_removed_files_deleted(local: Store, tmp_path: Path)
     assert (outcome.removed, outcome.deleted) == ([keys[0]], 1)
     assert staged(target).keys() == (FILES.keys() - {keys[0]}) | {"mine.txt"}
     assert Stage(local, target, Selection(classes=["class0"])).run().removed == []
+
+
+def test_a_folder_goes_with_its_last_file(local: Store, tmp_path: Path) -> None:
+    """Left behind empty it would be a class of the copy, and the labels other ones than the source's."""
+    target = tmp_path / "dst"
+    Stage(local, target).run()
+    (target / "class2" / "mine.txt").write_text("mine")
+    for key in FILES:
+        if key.startswith(("class0/", "class2/")):
+            (tmp_path / "source" / key).unlink()
+    assert Stage(local, target, Selection(delete=True)).run().deleted == 12
+    assert Store(target).folders() == ["class1", "class2", "class3"]
+    local.put("class0/again.bin", b"back")
+    assert Stage(local, target, Selection(delete=True)).run().copied == 1
 
 
 def test_parts_of_the_dead_are_removed_and_those_of_the_living_are_not(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Staging and keeping where the disk refuses, and over a manifest that was harmed."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,32 @@ def without_room(*_: object, **__: object) -> None:
 
 def read_only(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize("step_ns", [100, 10**9, 2 * 10**9])
+def test_a_disk_that_cuts_times_off_has_what_it_was_given(
+    local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int
+) -> None:
+    """As sshfs and FAT do: nothing is copied again there, and what was written through is read from it."""
+    exact = os.utime
+
+    def cut_off(path: Path, times: None = None, *, ns: tuple[int, int] = (0, 0)) -> None:
+        exact(path, ns=(ns[0], ns[1] // step_ns * step_ns))
+
+    odd = 1_700_000_001_123_456_789
+    for key in FILES:
+        exact(tmp_path / "src" / key, ns=(odd, odd))
+    monkeypatch.setattr(os, "utime", cut_off)
+    Stage(local, tmp_path / "dst").run()
+    again = Stage(local, tmp_path / "dst").run()
+    assert (again.copied, again.kept) == (0, len(FILES))
+    key = next(iter(FILES))
+    exact(tmp_path / "src" / key, ns=(odd, odd + 1))
+    assert Stage(local, tmp_path / "dst").run().copied == 1
+    kept = WriteThrough(local, tmp_path / "kept", local.gather())
+    list(kept.fetch(list(FILES)))
+    (tmp_path / "src" / key).unlink()
+    assert bytes(kept.view(key)) == FILES[key]
 
 
 def test_a_folder_that_may_not_be_written_to_keeps_nothing_and_reads_on(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from stoker.errors import UsageError
-from stoker.feed.subset import choose_classes, subset_of_classes
+from stoker.feed.subset import checked_subset, checked_weights, choose_classes, subset_of_classes
 
 # How long a case takes says how busy the machine is.
 untimed = settings(deadline=None)
@@ -66,3 +66,22 @@ def test_classes_that_cannot_be_are_told(labels: ArrayLike, classes: int | list[
     """With what was asked for and what there is."""
     with pytest.raises(UsageError, match=told):
         subset_of_classes(labels, classes)
+
+
+class OnADevice:
+    """As a tensor that numpy cannot read: on a GPU, or one that has a gradient."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __array__(self, *_: object, **__: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError("on cuda:0"), RuntimeError("requires grad")])
+def test_what_numpy_cannot_read_is_told(error: Exception) -> None:
+    """In our words, as anything else that is no array of numbers is."""
+    with pytest.raises(UsageError, match=rf"a subset that is no array \({error}\): give sample numbers"):
+        checked_subset(OnADevice(error), 3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=rf"weights that are no numbers \({error}\): give one number"):
+        checked_weights(OnADevice(error), 3)  # type: ignore[arg-type]

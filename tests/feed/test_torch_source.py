@@ -212,11 +212,12 @@ def test_a_batch_shares_no_memory_with_the_dataset() -> None:
         (TensorDataset(held), as_list),
         (Made(lambda n: array[n], 4), lambda samples: [torch.from_numpy(sample) for sample in samples]),
         (Made(lambda n: held[n], 4), lambda samples: {"all": held[: len(samples)], "text": ["a"]}),
+        (Made(lambda n: array[n], 4), as_list),
     ):
         batch = TorchSource(dataset, collate_fn=collate).read(np.array([0, 1]))
         for leaf in torch.utils._pytree.tree_leaves(batch):
-            if isinstance(leaf, torch.Tensor):
-                leaf.zero_()
+            if isinstance(leaf, (torch.Tensor, np.ndarray)):
+                leaf[...] = 0
     assert torch.equal(held, torch.arange(12.0).reshape(4, 3))
     assert array.tolist() == held.tolist()
 

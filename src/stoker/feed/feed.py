@@ -11,28 +11,31 @@ from, however many ranks share them, and after a resume at any step.
 import os
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from stoker.errors import UsageError
 from stoker.facts import host
+from stoker.feed.arguments import checked_bytes, checked_call, checked_count, checked_or_none
 from stoker.feed.choice import checked_tier
 from stoker.feed.company import find_company
 from stoker.feed.holding import Holding
 from stoker.feed.layout import Layout
-from stoker.feed.looks import first_of, look_closely, look_elsewhere
+from stoker.feed.loader_words import refuse_unknown
+from stoker.feed.looks import look_closely, look_elsewhere, some_of
 from stoker.feed.order import Order
 from stoker.feed.place import Place, Progress, State
 from stoker.feed.prefetch import Inline, Prefetch, Threads, Workers
 from stoker.feed.ranks import Ranks, find_ranks, has_group
 from stoker.feed.sources.base import Indices, Source
+from stoker.feed.sources.objects import local_folder
 from stoker.feed.sources.torch import TorchSource
 from stoker.feed.tiers.disk import DiskTier
 from stoker.feed.trainers import BatchSampler, SplitSampler, told_to_accelerate
@@ -92,7 +95,9 @@ class Feed(DataLoader[Any]):
         ahead: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown(unknown, Feed.__init__)
         # DataLoader's own __init__ is not called: nothing of its machinery is used. What others ask a
         # DataLoader for is set here.
         self.dataset = dataset
@@ -111,12 +116,20 @@ class Feed(DataLoader[Any]):
         self.end_of_dataloader = False  # for Accelerate, as is the next
         self.remainder = -1
         self.device = _device_of(device)
-        self._source = dataset if isinstance(dataset, Source) else TorchSource(dataset, collate_fn)
-        self._disk = _disk_of(cache, cache_bytes)
+        self._source = _source_of(dataset, collate_fn)
+        self._cache = None if cache is None else local_folder(cache, "cache")
+        self._disk = _disk_of(self._cache, cache_bytes)
+        self._told_of_cache = False
+        checked_call("transform", transform)
         self._transform = transform
         self._seed = seed
-        self._rank_batch_size = _checked_count("batch_size", batch_size, "samples")
-        self._global_batch_size = _checked_or_none("global_batch_size", global_batch_size, "samples")
+        self._rank_batch_size = checked_count("batch_size", batch_size, "samples")
+        self._global_batch_size = checked_or_none("global_batch_size", global_batch_size, "samples")
+        if batch_size != 1 and global_batch_size is not None:
+            raise UsageError(
+                f"batch_size={batch_size} and global_batch_size={global_batch_size}: give one of them, a "
+                "rank's own or that of all ranks together"
+            )
         self._order_options = {
             "length": len(self._source),
             "seed": seed,
@@ -130,11 +143,11 @@ class Feed(DataLoader[Any]):
             "group_size": group_size,
         }
         self._tier = checked_tier(tier)
-        self._reserve = _checked_bytes("reserve", reserve)
+        self._reserve = None if reserve is None else checked_bytes("reserve", reserve)
         self._cache_random = cache_random
         self._workers = _count_workers(dataset, workers)
         self._given_ranks = (rank, world_size)
-        self._ahead = _checked_or_none("ahead", ahead, "batches") or _count_ahead(
+        self._ahead = checked_or_none("ahead", ahead, "batches") or _count_ahead(
             self._source, self._workers, self._share(self._ranks)
         )
         # Threads are told as workers: to Lightning none means a slow loader, and it says so.
@@ -195,9 +208,7 @@ class Feed(DataLoader[Any]):
 
         There is no need to: a feed counts. Trainers that resume by counts of their own do (transformers).
         """
-        if epoch < 0:
-            raise UsageError(f"epoch {epoch}: epochs are counted from 0")
-        self._asked_epoch = epoch
+        self._asked_epoch = checked_count("epoch", epoch, "epochs gone by", least=0)
 
     def expect(self, need: int, said: str) -> None:
         """Leave the model so many bytes of the device, where its first steps need less than later ones will.
@@ -308,7 +319,8 @@ class Feed(DataLoader[Any]):
         source = self._far_source
         if source is None or (self._tier == "source" and self._disk is None):
             return None
-        look = partial(look_closely, first=first_of(numbers), cache_random=self._cache_random, told=told)
+        some = some_of(numbers, len(source))
+        look = partial(look_closely, some=some, cache_random=self._cache_random, told=told)
         seen = look_elsewhere(source, look, seed=self._seed)
         source.know(fingerprint=seen.fingerprint, kept_as=seen.kept_as)
         return seen.layout, seen.unheld
@@ -349,7 +361,18 @@ class Feed(DataLoader[Any]):
                 looked=looked,
                 company=company,
             )
+            self._tell_of_cache(self._holding.uncached)
         return self._holding
+
+    def _tell_of_cache(self, reason: str) -> None:
+        """Once: a cache was asked for, and there is none."""
+        if reason and not self._told_of_cache:
+            self._told_of_cache = True
+            warnings.warn(
+                f"the cache in {self._cache} is not used: {reason}. Samples come from the source: give "
+                "cache= a folder that can be written to and has room, and cache_bytes= enough, or neither",
+                stacklevel=2,
+            )
 
     def _prefetch(self, source: Source) -> Prefetch:
         if self._workers:
@@ -386,13 +409,26 @@ class FeedIterator:
         return next(self._batches)
 
 
+def _source_of(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None) -> Source:
+    if not isinstance(dataset, Source):
+        return TorchSource(dataset, collate_fn)
+    if collate_fn not in (None, default_collate):
+        raise UsageError(
+            f"a collate_fn with a {type(dataset).__name__}, which makes its batches itself: change them by "
+            "transform=, or give TorchSource(dataset, collate_fn) in place of both"
+        )
+    return dataset
+
+
 def _device_of(device: str | torch.device | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise UsageError(f"no device {device!r}: take cpu or cuda, cuda:0, …") from error
+    if found.type not in ("cpu", "cuda"):  # what is held is held on one of these, and handed out there
+        raise UsageError(f"device {device!r}: take cpu or cuda, and bring batches from device='cpu' to it")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r}, but torch finds no CUDA device here: use device='cpu'")
     return found
@@ -405,10 +441,8 @@ def _numbered(device: torch.device) -> torch.device:
     return device
 
 
-def _disk_of(
-    cache: str | os.PathLike[str] | None, cache_bytes: int | None
-) -> Callable[[Source, Layout], DiskTier] | None:
-    cache_bytes = _checked_bytes("cache_bytes", cache_bytes)
+def _disk_of(cache: Path | None, cache_bytes: int | None) -> Callable[[Source, Layout], DiskTier] | None:
+    cache_bytes = None if cache_bytes is None else checked_bytes("cache_bytes", cache_bytes)
     if cache is None:
         if cache_bytes is not None:
             raise UsageError(f"cache_bytes={cache_bytes} without a cache: say in which folder, cache=DIR")
@@ -417,7 +451,7 @@ def _disk_of(
     return partial(_open_disk, cache, sys.maxsize if cache_bytes is None else cache_bytes)
 
 
-def _open_disk(cache: str | os.PathLike[str], cap_bytes: int, source: Source, layout: Layout) -> DiskTier:
+def _open_disk(cache: Path, cap_bytes: int, source: Source, layout: Layout) -> DiskTier:
     return DiskTier(source, cache, cap_bytes=cap_bytes, layout=layout)
 
 
@@ -442,27 +476,10 @@ def _reserve(given: int | None) -> tuple[int | None, str]:
     return peak, str(_SETTINGS)
 
 
-def _checked_count(name: str, given: Any, what: str, least: int = 1) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
-        raise UsageError(f"{name} is {given!r}: give a number of {what}, {least} or more")
-    return int(given)
-
-
-def _checked_or_none(name: str, given: Any, what: str) -> int | None:
-    return None if given is None else _checked_count(name, given, what)
-
-
-def _checked_bytes(name: str, given: Any) -> int | None:
-    """A whole number, also as 15e9."""
-    if isinstance(given, float) and given.is_integer():
-        given = int(given)
-    return None if given is None else _checked_count(name, given, "bytes", least=0)
-
-
 def _count_workers(dataset: Any, asked: int | None) -> int:
     """Processes to read with: Stoker's own sources read by threads, a dataset's Python code needs them."""
     if asked is not None:
-        return _checked_count("workers", asked, "processes", least=0)
+        return checked_count("workers", asked, "processes", least=0)
     if isinstance(dataset, Source) and not isinstance(dataset, TorchSource):
         return 0
     # All cores: on 2 of them a dataset of 98 KB files came at 4,700 samples/s by one worker, 8,500 by two.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from stoker.errors import NotPackable, SourceBroken
@@ -161,11 +160,7 @@ def _lay_out(
     """How samples are kept: by the batch, or each for itself where the script has a collate of its own."""
     numbers = _spread(len(source), _TOGETHER)
     if collate is None:
-        batch = source.read(numbers)
-        for leaf in tree_leaves(batch):
-            if isinstance(leaf, torch.Tensor) and type(leaf) is not torch.Tensor:
-                raise NotPackable(f"batches hold a {type(leaf).__qualname__}: it would come back as a tensor")
-        return Layout.of(batch), None
+        return Layout.of(source.read(numbers)), None
     samples = source.__getitems__(numbers.tolist())
     form = SampleForm.of(samples[0])
     layout = Layout.of(form.stack(samples))
@@ -210,7 +205,7 @@ def _options_of(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def _open_disk(cache: Path, source: Source, layout: Layout) -> DiskTier:
     tier = DiskTier(source, cache, cap_bytes=sys.maxsize, layout=layout)
-    if tier.why.startswith("not on disk"):
+    if tier.refused:
         raise NotPackable(tier.why)
     return tier
 

@@ -143,6 +143,7 @@ class Holding(Keeping):
         asked: deque[tuple[Shard, Indices]] = deque()
         for read in self._prefetch.read(wanted_of(weakref.WeakMethod(self._missing), shards, asked)):
             shard, missing = asked.popleft()
+            self._note_read(missing)
             yield shard, self._to_device(self._batch_of(shard, missing, read))
             self._move_up()
 

@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_map
 
 from stoker.errors import NoRoom
 from stoker.facts import host
+from stoker.facts.words import size
 from stoker.feed.choice import KEPT_SHARE, Choice, Room, Wish, choose, left_on_device
 from stoker.feed.company import Company
 from stoker.feed.exchange import read_by
 from stoker.feed.layout import Layout
-from stoker.feed.looks import find_layout, first_of
+from stoker.feed.looks import find_layout, some_of
 from stoker.feed.order import Order
 from stoker.feed.place import Place
 from stoker.feed.prefetch import Prefetch
@@ -87,6 +88,7 @@ class Keeping:
         self._numbers = numbers
         self._count = len(source) if numbers is None else len(numbers)
         self._handed = 0
+        self._last_read = np.empty(0, np.int64)
         self._expected = (0, "")
         self._one_by_one = one_by_one
         self._fell = ""
@@ -96,7 +98,8 @@ class Keeping:
         self._disk: DiskTier | None = None
         needed = asked != "source" or disk is not None
         if looked is None:
-            looked = find_layout(source, first_of(numbers), cache_random) if needed else (None, "asked for")
+            some = some_of(numbers, len(source))
+            looked = find_layout(source, some, cache_random) if needed else (None, "asked for")
         self._layout, unheld = looked
         if disk is not None and self._layout is not None:
             self._source = self._disk = disk(source, self._layout)
@@ -128,8 +131,13 @@ class Keeping:
     def why(self) -> str:
         """Why they are there, in a sentence."""
         by = "" if self._bus is None else f", {self._bus.why}"
-        told = self._choice.why + by + self._choice.above + self._fell + self._files
+        told = self._choice.why + by + self._choice.above + self._fell + self._files + self._read_cost()
         return told if self._disk is None else f"{told}; over a disk cache{_but(self._disk.why)}"
+
+    @property
+    def uncached(self) -> str:
+        """Why a cache on disk that was asked for cannot be used at all; empty where it can."""
+        return "" if self._disk is None else self._disk.refused
 
     def begin(self, order: Order, place: Place) -> None:
         """An epoch begins here, on all ranks: they agree on a tier, and exchange what is spread over them.
@@ -387,12 +395,32 @@ class Keeping:
 
     # --- filled -----------------------------------------------------------------------------------
 
+    def _note_read(self, samples: Indices) -> None:
+        """A batch of these was read; one that is short, or held in part, is not what others cost."""
+        if len(samples) >= len(self._last_read):
+            self._last_read = samples
+
+    def _read_cost(self) -> str:
+        """What was read over what was used, of a source that can tell; it comes from a cache otherwise."""
+        tell = getattr(self._source, "read_cost", None)
+        if tell is None or not len(self._last_read):
+            return ""
+        cost = tell(self._last_read)
+        if not cost.chunks:  # all of it is in memory
+            return ""
+        read, used = size(cost.decoded_bytes), size(cost.used_bytes)
+        return f"; a batch reads {read} for {used} used, {cost.amplification:.1f} times as much"
+
     def _fill_by_scan(self) -> None:
         """A source that gives everything at once faster than by number is read that way, before the start."""
         scan = getattr(self._source, "scan", None)
         if scan is None or not isinstance(self._rows, Rows) or self._wish.ranks > 1 or self._rows.complete:
             return
         if self._count < len(self._source) * _LEAST_SCANNED:
+            return
+        fill = getattr(self._source, "fill", None)
+        if fill is not None and self._numbers is None and self._rows.device.type == "cpu":
+            self._rows.fill(fill)
             return
         for samples, batch in scan(in_order=False):
             if self._numbers is None:

@@ -82,16 +82,19 @@ class Layout:
         offsets, end = [], 0
         for leaf in self.leaves:
             offsets.append(end)
-            end += _aligned(leaf.bytes)
+            end += aligned(leaf.bytes)
         return tuple(offsets)
 
     @cached_property
     def row_bytes(self) -> int:
         """What one sample takes, gaps included."""
-        return sum(_aligned(leaf.bytes) for leaf in self.leaves)
+        return sum(aligned(leaf.bytes) for leaf in self.leaves)
 
-    def flatten(self, batch: Any) -> list[torch.Tensor]:
-        """The batch's tensors from left to right; NotPackable if it is not of this layout."""
+    def flatten(self, batch: Any, samples: int | None = None) -> list[torch.Tensor]:
+        """The batch's tensors from left to right; NotPackable if it is not of this layout.
+
+        Nor if it has not a row for each of so many samples: then it is not known whose its rows are.
+        """
         found: list[tuple[str, torch.Tensor]] = []
         tree = _tree_of(batch, "batch", found)
         if not _same_tree(self.tree, tree):
@@ -105,9 +108,16 @@ class Layout:
             if given != leaf:
                 raise NotPackable(
                     f"{path} holds samples of {given}, but those before were {leaf}: "
-                    "all samples of a source must have one type and shape"
+                    "all samples that are held must have one type and shape. Make them so, or have them read "
+                    "each time: tier='source', without a cache"
                 )
         _count_rows(found)
+        if samples not in (None, len(found[0][1])):
+            raise NotPackable(
+                f"a batch of {samples} samples has {len(found[0][1])} rows: samples that are held need one "
+                "each. Leave broken ones out by subset=, not by a collate_fn, or have them read each time: "
+                "tier='source', without a cache"
+            )
         return [tensor for _, tensor in found]
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
@@ -140,7 +150,7 @@ class Layout:
         for view, leaf in zip(self._leaf_views(rows), leaves, strict=True):
             view.copy_(leaf)
         for kind, offset in zip(self.leaves, self.offsets, strict=True):
-            rows[:, offset + kind.bytes : offset + _aligned(kind.bytes)] = 0
+            rows[:, offset + kind.bytes : offset + aligned(kind.bytes)] = 0
 
     def _leaf_views(self, rows: torch.Tensor) -> list[torch.Tensor]:
         self._check(rows)
@@ -190,7 +200,8 @@ class Layout:
         return layout
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """So many bytes, and a gap to where the next leaf may begin."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -212,6 +223,11 @@ def _is_named_tuple(kind: type) -> bool:
 def _tree_of(node: Any, path: str, found: list[tuple[str, torch.Tensor]]) -> Tree:
     """The node's tree; its leaves are added to `found`, each with the words that lead to it."""
     if isinstance(node, torch.Tensor):
+        if type(node) is not torch.Tensor:
+            raise NotPackable(
+                f"{path} is a {type(node).__qualname__}: kept, it would come back as a plain tensor, so give "
+                "it as one, by as_subclass(torch.Tensor)"
+            )
         if node.layout != torch.strided or node.is_quantized:
             raise NotPackable(f"{path} is a {node.layout} tensor: only dense ones can be kept")
         if node.dim() == 0:

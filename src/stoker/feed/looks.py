@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stoker.errors import NotPackable
+from stoker.feed.generators import kept_generators
 from stoker.feed.layout import Layout
 from stoker.feed.prefetch import Workers
 from stoker.feed.randomness import find_mixing, find_randomness
@@ -23,6 +24,8 @@ from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.torch import TorchSource
 
 Seen = TypeVar("Seen")
+# Looked at for whether they are alike.
+_ALIKE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +39,9 @@ class Look:
     form: SampleForm | None = None
 
 
-def find_layout(source: Source, first: Indices, cache_random: bool) -> tuple[Layout | None, str]:
-    """The layout of the samples, by the `first` of them; or None, and why they cannot be held."""
-    if isinstance(source, TorchSource) and not cache_random:
+def find_layout(source: Source, some: Indices, cache_random: bool) -> tuple[Layout | None, str]:
+    """The layout of the samples, by `some` of them; or None, and why they cannot be held."""
+    if source.user_made and not cache_random:
         verdict = find_randomness(source)
         if not verdict.cacheable:
             return None, (
@@ -50,19 +53,35 @@ def find_layout(source: Source, first: Indices, cache_random: bool) -> tuple[Lay
             mixed = find_mixing(source)
             if mixed is not None:
                 return None, f"{mixed}. To hold them, move that to transform=, which runs after the cache"
-        return Layout.of(source.read(first)), ""
+        return _lay_out(source, some), ""
     except NotPackable as error:
         return None, str(error)
 
 
-def first_of(numbers: Indices | None) -> Indices:
-    """The first of the samples that are used; None for all."""
-    return np.zeros(1, np.int64) if numbers is None else numbers[:1]
+def some_of(numbers: Indices | None, length: int) -> Indices:
+    """A few of the samples that are used, the first of them among these; None for all of so many."""
+    used = length if numbers is None else len(numbers)
+    places = np.linspace(0, used - 1, min(_ALIKE, used)).astype(np.int64)
+    return places if numbers is None else numbers[places]
 
 
-def look_closely(source: TorchSource, *, first: Indices, cache_random: bool, told: bool) -> Look:
+def _lay_out(source: Source, some: Indices) -> Layout:
+    """The layout of the first; NotPackable where one of the others has another.
+
+    Only of samples that are the user's own making, and by batches of one, which is how a loader may hand out
+    samples of many shapes. What a collate_fn makes of a sample alone `find_mixing` looks at.
+    """
+    with kept_generators():
+        layout = Layout.of(source.read(some[:1]))
+        if source.user_made and not (isinstance(source, TorchSource) and source.collates):
+            for at in range(1, len(some)):
+                layout.flatten(source.read(some[at : at + 1]), 1)
+    return layout
+
+
+def look_closely(source: TorchSource, *, some: Indices, cache_random: bool, told: bool) -> Look:
     """The layout, and what held samples are kept as; `told`: the fingerprint in any case."""
-    layout, unheld = find_layout(source, first, cache_random)
+    layout, unheld = find_layout(source, some, cache_random)
     return Look(
         layout=layout,
         unheld=unheld,

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from stoker.errors import UsageError
+from stoker.feed.arguments import checked_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +22,12 @@ class Ranks:
 def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     """What was given, else what the process group or torchrun's environment tells."""
     if (rank is None) != (world_size is None):
-        raise UsageError(f"rank is {rank} and world_size {world_size}: give both, or neither")
+        raise UsageError(f"rank is {rank!r} and world_size {world_size!r}: give both, or neither")
     on_node = _number("LOCAL_WORLD_SIZE", 1)
     if rank is not None and world_size is not None:
-        if not 0 <= rank < world_size:
+        rank = checked_count("rank", rank, "ranks before this one", least=0)
+        world_size = checked_count("world_size", world_size, "ranks")
+        if rank >= world_size:
             raise UsageError(f"no rank {rank} among {world_size}: ranks count from 0 to {world_size - 1}")
         return Ranks(rank=rank, world_size=world_size, on_node=max(1, min(on_node, world_size)))
     if has_group():

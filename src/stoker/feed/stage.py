@@ -28,10 +28,11 @@ from stoker.errors import (
     UsageError,
 )
 from stoker.facts.words import size
+from stoker.feed.arguments import checked_count
 from stoker.feed.manifest import Line, Manifest
 from stoker.feed.sources.class_folders import Globs, pick_classes
 from stoker.feed.sources.listing import Entry, Listing
-from stoker.feed.sources.objects import Store
+from stoker.feed.sources.objects import Store, local_folder
 from stoker.feed.stage_copy import Copier
 from stoker.feed.stage_plan import LOCK, Plan, Target, in_part, is_ours, make_plan, require_room
 from stoker.feed.stage_view import Cancelled, Progress, SilentView, View, view_for
@@ -97,11 +98,10 @@ class Stage:
         self, store: Store, folder: Path, selection: Selection | None = None, view: View | None = None
     ) -> None:
         self.store = store
-        self.folder = folder.expanduser().absolute()
+        self.folder = local_folder(folder)
         self.selection = selection or Selection()
         self.view = view or SilentView()
-        if self.selection.jobs < 1:
-            raise UsageError(f"jobs={self.selection.jobs}: take 1 or more")
+        checked_count("jobs", self.selection.jobs, "files at a time")
         if self.folder.exists() and not self.folder.is_dir():
             raise UsageError(f"{self.folder} is a file; give a folder, which need not be there yet")
         origin = store.folder
@@ -294,7 +294,7 @@ class Stage:
     def _delete(self, outcome: Outcome) -> None:
         """Remove the files whose objects are gone. Only what the manifest tells of is ever removed."""
         for key in outcome.removed:
-            self._target.place(key).unlink(missing_ok=True)
+            self._target.remove(key)
             self._manifest.remove(key)
             outcome.deleted += 1
 

@@ -5,8 +5,10 @@ import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from threading import get_ident
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,11 @@ from stoker.feed.whole_file import PART
 
 LOCK = ".stoker-stage.lock"
 _LONGEST = 255
+# What file systems cut times of change to: some keep them as they are; NTFS and SMB 100 ns, FUSE often 1 us,
+# exFAT 10 ms, sshfs, ext3 and ext4 with small inodes a second, FAT two.
+_TIME_STEPS_NS = (1, 100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000)
+# A time that each of them changes.
+_ODD_NS = 1_600_000_001_123_456_789
 
 
 class Target:
@@ -26,6 +33,7 @@ class Target:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._safe: set[Path] = set()
+        self._may_write = True
 
     def path(self, key: str) -> Path:
         """Where the object with this key lies."""
@@ -44,16 +52,53 @@ class Target:
             self._safe.add(path.parent)
         return path
 
+    def remove(self, key: str) -> None:
+        """Remove a file, and the folders that it was the last in: an empty one would be a class of images."""
+        path = self.place(key)
+        path.unlink(missing_ok=True)
+        for folder in path.parents:
+            if folder == self.folder:
+                return
+            try:
+                folder.rmdir()
+            except OSError:  # there is more in it
+                return
+            self._safe.discard(folder)
+
     def holds(self, entry: Entry) -> bool:
         """Whether a file of this size and time lies there. It is whole: names are given to nothing else."""
         try:
             status = self.path(entry.key).stat()
         except (OSError, ValueError):
             return False
-        return (status.st_size, status.st_mtime_ns) == (entry.size, entry.modified_ns)
+        if status.st_size != entry.size or status.st_mtime_ns > entry.modified_ns:
+            return False
+        if status.st_mtime_ns == entry.modified_ns:
+            return True
+        steps = (self._time_step,) if self._may_write else _TIME_STEPS_NS
+        return any(status.st_mtime_ns == entry.modified_ns // step * step for step in steps)
+
+    @cached_property
+    def _time_step(self) -> int:
+        """What the folder's disk cuts times of change to, in ns, as seen of a file that is removed again.
+
+        Not taken from a file's own time: an object written anew within the same two seconds would be it too.
+        """
+        probe = self.folder / f"{PART}times-{os.getpid()}-{get_ident()}"
+        try:
+            probe.touch()
+            try:
+                os.utime(probe, ns=(_ODD_NS, _ODD_NS))
+                found = probe.stat().st_mtime_ns
+            finally:
+                probe.unlink(missing_ok=True)
+        except OSError:  # nothing can be written here, so nothing was: times are as they are
+            return 1
+        return next((step for step in _TIME_STEPS_NS if found == _ODD_NS // step * step), 1)
 
     def check(self, keys: Iterable[str], *, probe: bool = True) -> None:
-        """UsageError where keys cannot all be files under one folder; `probe` tries its names by writing."""
+        """UsageError where keys cannot all be files in one folder; `probe`: what the disk does is tried."""
+        self._may_write = probe
         files = set(keys)
         folders: set[str] = set()
         for key in files:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stoker.errors import UsageError
+from stoker.feed.arguments import checked_list
 from stoker.feed.draws import key
 from stoker.feed.permutation import permute
 
@@ -51,10 +52,8 @@ def subset_of_classes(
     known: list[Any] = np.unique(column).tolist()
     if isinstance(classes, (int, np.integer)):
         wanted: list[Any] = choose_classes(known, int(classes), seed)
-    elif isinstance(classes, str):
-        raise UsageError(f"classes={classes!r} is one text: give a list, [{classes!r}]")
     else:
-        wanted = list(classes)
+        wanted = checked_list("classes", classes, "names, or a number of classes")
         for name in wanted:
             if name not in known:
                 raise UsageError(_unknown(name, known))
@@ -65,7 +64,7 @@ def checked_subset(subset: ArrayLike, length: int) -> NDArray[np.int64]:
     """A copy of the array as sample numbers that no one can write to."""
     try:
         numbers = np.array(subset)
-    except ValueError as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # also a tensor's, on a GPU or with grad
         raise UsageError(f"a subset that is no array ({error}): give sample numbers") from None
     if numbers.dtype.kind == "b":
         raise UsageError("the subset is a mask: give the sample numbers, np.flatnonzero(mask)")
@@ -86,7 +85,7 @@ def checked_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
     """A copy of the weights: one for each sample of the source, finite, none below 0."""
     try:
         values = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"weights that are no numbers ({error}): give one number for each sample") from None
     if values.shape != (length,):
         raise UsageError(f"weights of shape {values.shape}: give one for each of the {length} samples")

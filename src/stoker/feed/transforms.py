@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stoker.errors import NotTransformable, UsageError
+from stoker.feed.arguments import checked_size
 from stoker.feed.crops import Cut, Range, Samples, Size, cut_alike, cut_at_random
 from stoker.feed.draws import draw
 from stoker.feed.fields import find_images
@@ -120,7 +121,7 @@ class ImageTransform(BatchTransform):
         if self.crop == "center" and self.size is None:
             raise UsageError("crop='center' needs size=: how much of the middle to cut")
         if self.size is not None:
-            _store(self, "size", _sides(self.size))
+            _store(self, "size", checked_size(self.size))
         _store(self, "scale", _range("scale", self.scale, most=1.0))
         _store(self, "ratio", _range("ratio", self.ratio))
         _store(self, "flip", _chance("flip", self.flip))
@@ -146,7 +147,7 @@ class ImageTransform(BatchTransform):
 
     def cut(self, samples: Samples, seed: int, epoch: int, source: Size) -> Cut:
         """Where each of these samples, images of this height and width, is cut, and whether it is flipped."""
-        size = _sides(self.size or source)
+        size = checked_size(self.size or source)
         if self.crop == "random":
             return cut_at_random(
                 samples, seed, epoch,
@@ -335,13 +336,6 @@ def _check_colour(transform: ImageTransform | VolumeTransform) -> None:
         _store(transform, name, values if np.ndim(given) else values[0])
     if transform.dtype not in _DTYPES:
         raise UsageError(f"dtype={transform.dtype} is not one of {', '.join(map(str, _DTYPES))}")
-
-
-def _sides(size: int | Size) -> Size:
-    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
-    if len(sides) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in sides):
-        raise UsageError(f"size={size!r}: give height and width in pixels, or one number for both")
-    return int(sides[0]), int(sides[1])
 
 
 def _range(name: str, given: Range, most: float = math.inf) -> Range:

@@ -8,7 +8,6 @@ the listing: every process can tell by itself, also after a restart. It is the l
 import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -44,9 +43,6 @@ class WriteThrough:
         self._lines = PerProcess(partial(Manifest, folder, store.url))
         self._lines.get().require_source()
         self.in_flight = store.in_flight
-        self._threads = PerProcess(
-            partial(ThreadPoolExecutor, self.in_flight, thread_name_prefix="stoker-keep")
-        )
 
     def view(self, key: str) -> memoryview:
         """All of an object, from disk where it is kept."""
@@ -66,7 +62,7 @@ class WriteThrough:
 
         The thread that got one writes it too: others have requests under way meanwhile.
         """
-        return self._threads.get().map(self.view, keys)
+        return self.store.threads.map(self.view, keys)
 
     def get_many(self, keys: Sequence[str]) -> Sequence[bytes]:
         """All of these objects, in this order; one that is named twice is read once."""

@@ -26,6 +26,9 @@ class Source(Dataset[Any]):
     """
 
     in_flight: int = 0
+    # Whether code of the user's makes the samples, or they may be unlike: a feed looks at some of them before
+    # it holds any, for whether they are the same when read again, and of one shape.
+    user_made: bool = False
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -5,7 +5,10 @@ import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from stoker.errors import UsageError
+from stoker.feed.arguments import checked_list
 from stoker.feed.sources.listing import Listing
 from stoker.feed.sources.objects import Store
 from stoker.feed.subset import choose_classes
@@ -22,19 +25,18 @@ def pick_classes(store: Store, classes: int | Sequence[str] | None, seed: int) -
     there = [name for name in store.folders() if not name.startswith(".")]
     if classes is None:
         return there
-    if isinstance(classes, str):
-        raise UsageError(f"classes={classes!r} is one text: give a list, [{classes!r}]")
-    if isinstance(classes, int):
+    if isinstance(classes, (int, np.integer)):
         if not there:
             raise UsageError(f"{store.url} has no class folders; give the folder above them")
-        return choose_classes(there, classes, seed)
-    for name in classes:
+        return choose_classes(there, int(classes), seed)
+    named = checked_list("classes", classes, "names, or a number of classes")
+    for name in named:
         if name not in there:
-            near = difflib.get_close_matches(name, there, n=3) or there[:8]
+            near = difflib.get_close_matches(str(name), there, n=3) or there[:8]
             raise UsageError(
                 f"no class {name!r} in {store.url}: of {len(there)} folders the nearest are {', '.join(near)}"
             )
-    return sorted(set(classes))
+    return sorted(set(named))
 
 
 class Globs:
@@ -47,8 +49,8 @@ class Globs:
     """
 
     def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
-        self._include = [_compile(pattern) for pattern in include]
-        self._exclude = [_compile(pattern) for pattern in exclude]
+        self._include = [_compile(pattern) for pattern in checked_list("include", include, "patterns")]
+        self._exclude = [_compile(pattern) for pattern in checked_list("exclude", exclude, "patterns")]
 
     def match(self, key: str) -> bool:
         """Whether this one is taken."""

@@ -20,14 +20,14 @@ import torch
 from torch.utils.data import get_worker_info
 
 from stoker.errors import SourceBroken, UsageError
+from stoker.feed.arguments import checked_count, checked_size
 from stoker.feed.decode import Data, Pixels, Size, decode, decoder_name
-from stoker.feed.held_files import HeldFiles, hold_if_they_fit
 from stoker.feed.per_process import PerProcess
-from stoker.feed.sources.base import Indices, Source, checked, told_apart
+from stoker.feed.sources.base import Indices, checked
 from stoker.feed.sources.class_folders import Globs, gather_classes
 from stoker.feed.sources.objects import Store
+from stoker.feed.sources.stored import StoredSource
 from stoker.feed.tiers.batch_memory import fresh_batch
-from stoker.feed.write_through import WriteThrough
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 # Images that a thread decodes at one go, and how many goes a batch is at least worth: to hand one over takes
@@ -35,13 +35,13 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 _AT_ONCE, _JOBS = 4, 32
 
 
-class ImageSource(Source):
+class ImageSource(StoredSource):
     """Samples are (image, label): JPEG and PNG files in one folder a class, at any depth below it.
 
     `classes` takes some of them: a number of classes by the seed, or their names; labels count the sorted
-    names of those taken. `size=(height, width)` scales each image to cover it and cuts its middle, and is
-    needed where images differ. `decode=False` hands out the files' bytes as a list, for a cache of
-    compressed images; `stoker.feed.decode.decode_batch` makes tensors of them, on a GPU too.
+    names of those taken. `size=(height, width)`, or one number for both, scales each image to cover it and
+    cuts its middle, and is needed where images differ. `decode=False` hands out the files' bytes as a list,
+    for a cache of compressed images; `stoker.feed.decode.decode_batch` makes tensors of them, on a GPU too.
     `keep` names a folder into which everything read from a remote store is also written; `in_flight` is how
     many requests are made of it at once (see `Store`).
 
@@ -55,7 +55,7 @@ class ImageSource(Source):
         *,
         classes: int | Sequence[str] | None = None,
         seed: int = 0,
-        size: Size | None = None,
+        size: int | Size | None = None,
         decode: bool = True,
         exclude: Sequence[str] = (),
         keep: Path | str | None = None,
@@ -63,8 +63,9 @@ class ImageSource(Source):
         options: Mapping[str, Any] | None = None,
         in_flight: int | None = None,
     ) -> None:
-        if size is not None and (len(size) != 2 or min(size) < 1):
-            raise UsageError(f"size={size!r}: give (height, width) in pixels")
+        self.size = None if size is None else checked_size(size)
+        if threads is not None:
+            threads = checked_count("threads", threads, "threads", least=0)
         store = Store(url, options=options, in_flight=in_flight)
         self.classes, listing = gather_classes(store, classes, seed)
         excluded = Globs(exclude=exclude)
@@ -79,34 +80,18 @@ class ImageSource(Source):
                 f"no images in class folders under {store.url}: files {', '.join(SUFFIXES)} are looked for "
                 "in one folder for each class; give the folder above those"
             )
-        listing = listing.take(taken)
-        self.url = store.url
-        if store.folder is None:
-            self.in_flight = store.in_flight
+        super().__init__(store, listing.take(taken), keep)
         self.decodes = decode
-        self.size = size
-        self._fingerprint = listing.fingerprint()
-        self._listing = listing
-        self._keys = listing.keys
+        self._fingerprint = self._listing.fingerprint()
         self._labels = np.searchsorted(
-            np.array(self.classes), np.array([key.partition("/")[0] for key in listing.keys])
+            np.array(self.classes), np.array([key.partition("/")[0] for key in self._keys])
         ).astype(np.int64)
-        self._store: Store | WriteThrough | HeldFiles = store
-        if keep is not None:
-            self._store = WriteThrough(store, Path(keep).expanduser().absolute(), listing)
         self._pool = PerProcess(partial(_make_pool, threads))
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
     @property
     def labels(self) -> torch.Tensor:
         """The label of every sample."""
         return torch.from_numpy(self._labels.copy())
-
-    def key(self, index: int) -> str:
-        """The name of a sample's file, relative to the source."""
-        return self._keys[int(checked([index], len(self))[0])]
 
     def read(self, indices: Indices) -> Any:
         """The images of these samples and their labels."""
@@ -117,24 +102,6 @@ class ImageSource(Source):
         if not self.decodes:
             return [bytes(data) for data in files], labels
         return self._read_images(keys, files), labels
-
-    def hold_files(self, free: int | None) -> str:
-        """Keep the files in memory as they are, undecoded, if they fit into so much; what is to be said.
-
-        For feeds: their pixels, which are faster, did not fit.
-        """
-        if isinstance(self._store, HeldFiles):
-            return ""
-        held, said = hold_if_they_fit(self._store, self._listing, free)
-        self._store = held or self._store
-        return said
-
-    def let_files_go(self) -> None:
-        """Give that memory back."""
-        held = self._store
-        if isinstance(held, HeldFiles):
-            self._store = held.store
-            held.close()
 
     def find_broken(self) -> dict[str, str]:
         """Read and decode every image: the names of those that are not whole, and what is wrong with each."""
@@ -155,10 +122,6 @@ class ImageSource(Source):
         return blake2b(
             f"{self._fingerprint} {how} {self.classes}".encode("utf-8", "surrogateescape"), digest_size=16
         ).hexdigest()
-
-    def kept_as(self) -> str:
-        """Of where the files are, too."""
-        return told_apart(self.fingerprint(), self.url)
 
     def _read_images(self, keys: Sequence[str], fetched: Iterator[Data]) -> torch.Tensor:
         """The batch; while some images are decoded into their places, others are on their way."""

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from stoker.errors import SourceBroken, UsageError
+from stoker.feed.arguments import checked_count, checked_path
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.npy_file import NpyFile, NpyMap, read_header, torch_dtype
@@ -59,9 +60,9 @@ class NpySource(Source):
         metadata: str | Path | None = None,
         max_open: int = 64,
     ) -> None:
-        if max_open < 1:
-            raise UsageError(f"max_open is {max_open}: at least 1 file must be open to read from it")
-        self.folder, self.field = Path(folder).absolute(), field
+        max_open = checked_count("max_open", max_open, "files")
+        self.folder = Path(checked_path("folder", folder, "the one that the .npy shards are in")).absolute()
+        self.field = field
         described = self.folder / metadata if metadata is not None else None
         self._files = _find_shards(self.folder, pattern, described)
         first = _check_alike(self._files)
@@ -163,7 +164,10 @@ class _Maps:
 def _find_shards(folder: Path, pattern: str, described: Path | None) -> list[NpyFile]:
     if not folder.is_dir():
         raise UsageError(f"no folder {folder}: give the one that the .npy shards are in")
-    paths = [path for path in folder.glob(pattern) if path != described]
+    try:
+        paths = [path for path in folder.glob(pattern) if path != described]
+    except (ValueError, NotImplementedError) as error:
+        raise UsageError(f"pattern={pattern!r}: {error}; give one within the folder, like **/*.npy") from None
     for path in paths:
         if not path.is_file():  # left out without a word, its samples would be missing
             what = "a link that leads nowhere" if path.is_symlink() else "no file"

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -122,7 +123,7 @@ def _parse(file: BinaryIO, path: Path) -> tuple[Shape, bool, np.dtype[Any]]:
             return np.lib.format.read_array_header_1_0(file)
         if version == (2, 0):
             return np.lib.format.read_array_header_2_0(file)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, SyntaxError, TokenError) as error:  # the last two of a header that is cut
         raise SourceBroken(f"{path} is no .npy file: {error}; write it anew, or leave it out") from error
     # Version 3 differs in one thing: names of columns beyond Latin-1. A sample of named columns is no tensor.
     raise SourceBroken(

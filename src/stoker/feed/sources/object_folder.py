@@ -5,6 +5,7 @@ Not obstore's LocalStore: it leaves out, without a word, every file whose name e
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
 
@@ -103,12 +104,14 @@ class FolderClient:
     def _walk(self, folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[Entry]:
         try:
             status = folder.stat()
+            here = (status.st_dev, status.st_ino)
+            if here in above:  # a link back up: what lies there has been listed
+                return
+            folders, files = self._scan(folder, prefix)
+        except (FileNotFoundError, NoSuchObject):  # removed since it was seen: nothing lies in it
+            return
         except OSError as error:
             raise self._explain(error, prefix) from error
-        here = (status.st_dev, status.st_ino)
-        if here in above:  # a link back up: what lies there has been listed
-            return
-        folders, files = self._scan(folder, prefix)
         yield from files
         for name, path in folders:
             yield from self._walk(Path(path), f"{prefix}{name}/", above | {here})
@@ -124,7 +127,8 @@ class FolderClient:
                     if one.is_dir():
                         folders.append((one.name, one.path))
                     elif one.is_file():
-                        files.append(_entry(prefix + one.name, one.stat()))
+                        with suppress(FileNotFoundError):  # removed since it was seen
+                            files.append(_entry(prefix + one.name, one.stat()))
                     elif one.is_symlink():  # leads nowhere: told by whoever reads it, and not left out
                         files.append(Entry(key=prefix + one.name, size=0, modified_ns=0))
         except OSError as error:

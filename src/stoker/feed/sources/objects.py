@@ -10,6 +10,9 @@ or from `options`, in obstore's words. A store pickles as its address and option
 for itself. Keys are relative to the address and have `/` between their parts.
 """
 
+import os
+import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -23,16 +26,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import SourceChanged, StoreError, UsageError
+from stoker.feed.arguments import checked_count, checked_path
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.listing import Entry, Listing, Reading
 from stoker.feed.sources.object_folder import FolderClient
 from stoker.feed.sources.object_remote import RemoteClient, shown_url
 
 # Requests in flight, by Little's law: a GET of 100 KB costs 0.2 ms of CPU time here, so that one core can do
-# 5,000 a second, and at 25 ms a trip that takes 125 of them. More cost nothing where the trip is short: 64,
-# 128 and 256 threads brought 3,053, 3,068 and 2,843 a second from a server on loopback, 16 brought 2,556
-# (medians of 5 in turns, 2 cores). With 25 ms each way 64, 128 and 256 brought 941, 1,478 and 1,623.
+# 5,000 a second, and at 25 ms a trip that takes 125 of them. With 25 ms each way 64, 128 and 256 threads
+# brought 941, 1,478 and 1,623 a second.
 IN_FLIGHT = 128
+# Where a trip is short, few bring as much and cost less: from a server on loopback 32, 64 and 128 brought
+# 4,954, 4,744 and 4,546 objects of 100 KB a second, at 123, 143 and 155 us of CPU time each (medians of 5 in
+# turns, 2 cores). So few are asked for first, and of the first answers a quarter tells: those of a cache on
+# the way, or of tiny objects, are fewer, and half of them waited for a connection.
+NEAR_IN_FLIGHT, _NEAR_S = 32, 0.020
+_TOLD_BY = 64
 # Files of a folder wait for a disk, not for a trip.
 FILES_IN_FLIGHT = 32
 # Of a folder, so many files are read by a thread at one go where there are enough for all: to hand one over
@@ -70,8 +79,9 @@ class Client(Protocol):
 class Store:
     """The objects under an address: `s3://bucket/prefix`, `gs://…`, `az://…`, `https://…`, or a folder.
 
-    `in_flight` requests are made at once, in each process that uses the store. What they can bring is
-    in_flight / (seconds a request takes): a store that is farther than most wants more.
+    `in_flight` requests are made at once, in each process that uses the store; unless it is given, fewer at
+    first, and of a store that is near. What they can bring is in_flight / (seconds a request takes): a store
+    that is farther than most wants more.
     """
 
     def __init__(
@@ -83,11 +93,14 @@ class Store:
         retries: int = RETRIES,
     ) -> None:
         self.folder = folder_of(url)
+        told = in_flight is not None or self.folder is not None
         if in_flight is None:
             in_flight = IN_FLIGHT if self.folder is None else FILES_IN_FLIGHT
-        if in_flight < 1 or retries < 0:
-            raise UsageError(f"in_flight={in_flight}, retries={retries}: take at least 1, and 0 or more")
-        self.in_flight = in_flight
+        self.in_flight = checked_count("in_flight", in_flight, "requests")
+        checked_count("retries", retries, "tries after the first", least=0)
+        self._at_once = self.in_flight if told else NEAR_IN_FLIGHT
+        # What each of the first answers took; None once they have told, or where there is nothing to tell.
+        self._first: deque[float] | None = None if told else deque()
         self.url = str(self.folder) if self.folder is not None else shown_url(str(url)).rstrip("/")
         connect: Callable[[], Client] = (
             partial(FolderClient, self.folder)
@@ -95,10 +108,18 @@ class Store:
             else partial(RemoteClient, str(url), dict(options or {}), retries)
         )
         self._client = PerProcess(connect)
-        self._threads = PerProcess(partial(ThreadPoolExecutor, in_flight, thread_name_prefix="stoker-get"))
+        self._threads = {
+            count: PerProcess(partial(ThreadPoolExecutor, count, thread_name_prefix="stoker-get"))
+            for count in (self.in_flight, self._at_once)
+        }
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """For as many requests at once as are of use there."""
+        return self._threads[self._at_once].get()
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Every object whose key begins with the parts of `prefix`, page by page, in no certain order."""
@@ -114,7 +135,7 @@ class Store:
         if folders is None:
             folders, loose = self._client.get().folders()
         # A page of an S3 listing has 1,000 keys and comes after the one before it; folders do not wait.
-        listings = self._threads.get().map(lambda folder: Listing.gather(self.list(folder)), sorted(folders))
+        listings = self.threads.map(lambda folder: Listing.gather(self.list(folder)), sorted(folders))
         return Listing.join([Listing.gather(loose), *listings])
 
     def open(self, key: str) -> Reading:
@@ -131,9 +152,8 @@ class Store:
         With the size that was listed, an answer of another one is asked for again: a store, or something
         before it, may break off a body and call it whole. SourceChanged where it stays so.
         """
-        client = self._client.get()
         for _ in range(_TRIES):
-            data = client.get(key)
+            data = self._get(key)
             if size is None or len(data) == size:
                 return data
         raise SourceChanged(
@@ -149,10 +169,10 @@ class Store:
         wanted = [None] * len(keys) if sizes is None else sizes
         some = min(_FILES_AT_ONCE, len(keys) // self.in_flight) if self.folder is not None else 1
         if some < 2:
-            return self._threads.get().map(self.view, keys, wanted)
+            return self.threads.map(self.view, keys, wanted)
         parts = range(0, len(keys), some)
         return chain.from_iterable(
-            self._threads.get().map(
+            self.threads.map(
                 self._view_some,
                 [keys[at : at + some] for at in parts],
                 [wanted[at : at + some] for at in parts],
@@ -167,11 +187,12 @@ class Store:
 
         It is called by the threads that make the requests, several at a time. The first error ends it.
         """
-        threads = self._threads.get()
+        count = self._at_once
+        threads = self._threads[count].get()
         places = iter(list(enumerate(keys)))  # a list's iterator gives each item once, whichever thread asks
         work = partial(self._get_some, places, take)
         # Those of the next batch are queued behind these, so that requests never run dry between batches.
-        jobs = [threads.submit(work) for _ in range(min(self.in_flight, len(keys)))]
+        jobs = [threads.submit(work) for _ in range(min(count, len(keys)))]
         wait(jobs)
         for job in jobs:
             job.result()
@@ -206,13 +227,28 @@ class Store:
 
     def _get_some(self, places: Iterator[tuple[int, str]], take: Callable[[int, memoryview], None]) -> None:
         """One thread's part: the next of what is left, until nothing is."""
-        client = self._client.get()
         try:
             for place, key in places:
-                take(place, client.get(key))
+                take(place, self._get(key))
         except BaseException:
             deque(places, maxlen=0)  # nothing is left for the others either
             raise
+
+    def _get(self, key: str) -> memoryview:
+        began = time.perf_counter()
+        data = self._client.get().get(key)
+        if self._first is not None:
+            self._learn(self._first, time.perf_counter() - began)
+        return data
+
+    def _learn(self, first: deque[float], took: float) -> None:
+        """From one more of the first answers: a store that is far is asked for more at once from then on."""
+        first.append(took)
+        if len(first) >= _TOLD_BY:
+            self._first = None
+            if sorted(first)[len(first) // 4] >= _NEAR_S:
+                self._at_once = self.in_flight
+                self._threads[NEAR_IN_FLIGHT].drop()  # what is queued there is still done
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """The bytes from each start to before each stop; near ones by one request."""
@@ -235,15 +271,30 @@ class Store:
         self._client.get().put(key, data)
 
 
+def local_folder(given: str | os.PathLike[str], name: str = "the folder") -> Path:
+    """A folder to write into, which is on this machine; UsageError for an address."""
+    text = checked_path(name, given, "a folder to write into, such as /scratch/set")
+    if re.match(r"[A-Za-z][\w+.-]+:/", text):  # not C:/; of two slashes a Path keeps one
+        raise UsageError(f"{shown_url(text)} is no folder of this machine: give a path, such as /scratch/set")
+    return Path(os.path.expanduser(text)).absolute()  # noqa: PTH111  # a Path's own fails for "~nobody"
+
+
 def folder_of(url: str | Path) -> Path | None:
     """The folder that an address names; None for one that is remote."""
-    if isinstance(url, Path):
-        return url.expanduser().absolute()
+    text = checked_path("url", url, "an address or a folder, such as s3://bucket/train or /data/train")
+    if not isinstance(url, str):
+        return Path(text).expanduser().absolute()
     scheme, marked, _ = url.partition("://")
     if not marked:
         return Path(url).expanduser().absolute()
     if scheme.lower() == "file":
-        return Path(unquote(urlsplit(url).path))
+        named = urlsplit(url)
+        if named.netloc not in ("", "localhost") or not named.path:
+            raise UsageError(
+                f"{shown_url(url)} names no folder of this machine: a path comes behind three slashes, "
+                "file:///data/train"
+            )
+        return Path(unquote(named.path))
     if scheme.lower() not in REMOTE:
         raise UsageError(
             f"{shown_url(url)}: no store is called {scheme}://; there are {'://, '.join(REMOTE)}://, "

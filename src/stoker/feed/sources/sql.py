@@ -25,6 +25,7 @@ import numpy as np
 
 from stoker.errors import DatabaseUnreachable, SourceBroken, UsageError
 from stoker.facts.secrets import hide_password
+from stoker.feed.arguments import checked_text
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.columns import (
@@ -98,6 +99,8 @@ class SqlSource(Source):
         timeout_s: float | None = None,
         retries: int = 5,
     ) -> None:
+        checked_text("url", url, "postgresql://user@host/database, sqlite:///file or env:NAME")
+        checked_text("query", query, "one SELECT")
         if isinstance(parameters, (str, bytes)):
             raise UsageError(
                 f"parameters is {parameters!r}: give a tuple of values, ({parameters!r},) for one"
@@ -160,13 +163,19 @@ class SqlSource(Source):
     def read_all(self) -> Batch:
         """Every sample in one batch, sample 0 first, by one statement and from one snapshot."""
         batch = self._layout.allocate(len(self))
+        for _ in self.fill(batch):
+            pass
+        return batch
+
+    def fill(self, batch: Batch) -> Iterator[Places]:
+        """The same into a batch that is there, with a row for every sample; which of them are written."""
         memory = memory_of(batch)
         # By one thread: a copy is short enough for the socket's buffer to bridge it, and where the server has
         # one of two cores a second thread would wait for the first (0.86 of the rate of psql against 0.72).
         with readied(column for column in memory.values() if isinstance(column, np.ndarray)):
             for places, rows in self._blocks(in_order=False, ahead=False):
                 put(memory, places, rows)
-        return batch
+                yield places
 
     def scan(self, batch_rows: int = 4096, *, in_order: bool = True) -> Iterator[tuple[Indices, Batch]]:
         """All samples, each once, by one statement and from one snapshot: their numbers, and their batch.

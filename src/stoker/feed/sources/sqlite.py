@@ -108,6 +108,9 @@ class SqliteConnection(Connection):
             self._check(plan)
             wanted = (*plan.question.parameters, json.dumps(key_values(keys)))
             rows = self._ask(statement, wanted).fetchall()
+        if len(rows) > len(keys):  # compared by the column's own collation, to which "a" may be "A"
+            known = set(key_values(keys))
+            rows = [row for row in rows if row[0] in known]
         return [_block(plan, rows)] if rows else []
 
     def stream(self, plan: Plan, *, in_order: bool, handed_on: bool) -> Generator[Block, None, None]:
@@ -212,11 +215,11 @@ def _telling(path: Path) -> Iterator[None]:
     """Errors of SQLite as errors of ours."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:  # the others are of its parameters
         raise _translated(error, path) from error
 
 
-def _translated(error: sqlite3.Error, path: Path) -> Exception:
+def _translated(error: Exception, path: Path) -> Exception:
     told = str(error)
     if "interrupted" in told:
         return QueryRefused("reading ran past timeout_s. Give it longer, or an index on the key.")

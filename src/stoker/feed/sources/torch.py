@@ -1,6 +1,7 @@
 """Samples from any map-style torch dataset, put into batches as a DataLoader would."""
 
 import hashlib
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from stoker.errors import NoRoom, SourceBroken, UsageError
+from stoker.facts.secrets import hide_password
+from stoker.feed.arguments import checked_call
 from stoker.feed.generators import kept_generators
 from stoker.feed.sample_digest import describe, digest, walk
 from stoker.feed.sources.base import Indices, Source, checked, told_apart
@@ -35,8 +38,11 @@ class TorchSource(Source):
             [0., 0.]]), tensor([7, 5])]
     """
 
+    user_made = True
+
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         _check_map_style(dataset)
+        checked_call("collate_fn", collate_fn)
         self.dataset = dataset
         self._collate = collate_fn
         self._fingerprint: str | None = None
@@ -61,7 +67,7 @@ class TorchSource(Source):
         """The samples by default_collate, or by the collate_fn that was given."""
         chosen = checked(indices, len(self))
         if not len(chosen):
-            return [] if not len(self) else _emptied(self.read(np.zeros(1, np.int64)))
+            return [] if not len(self) else emptied(self.read(np.zeros(1, np.int64)))
         return self._collated(self._samples(chosen), chosen)
 
     def collated(self, samples: list[Any]) -> Any:
@@ -72,15 +78,11 @@ class TorchSource(Source):
     def _collated(self, samples: list[Any], chosen: Indices) -> Any:
         if self.collates:
             return self.collated(samples)
-        try:
-            return default_collate(samples)
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            if _NO_SHM in str(error):  # of a worker, whose batches are made where the loop can take them up
-                raise NoRoom(
-                    f"a batch of {len(samples)} samples has no room in shared memory ({str(error).strip()}): "
-                    "make /dev/shm larger (docker: --shm-size), or read in this process with workers=0"
-                ) from error
-            raise SourceBroken(_explain(samples, chosen, error)) from error
+        return collate(
+            samples,
+            lambda place: f"sample {chosen[place]}",
+            cure="Give TorchSource a collate_fn that puts such samples into a batch.",
+        )
 
     def fingerprint(self) -> str:
         """The dataset's own `fingerprint()` where it has one; else a weak one, taken once.
@@ -158,6 +160,22 @@ class TorchSource(Source):
         return np.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).astype(np.int64)
 
 
+def collate(samples: list[Any], name: Callable[[int], str], *, cure: str) -> Any:
+    """What default_collate makes of them; SourceBroken, with a cure, where it cannot.
+
+    `name` tells what the sample at a place is called.
+    """
+    try:
+        return default_collate(samples)
+    except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        if _NO_SHM in str(error):  # of a worker, whose batches are made where the loop can take them up
+            raise NoRoom(
+                f"a batch of {len(samples)} samples has no room in shared memory ({str(error).strip()}): "
+                "make /dev/shm larger (docker: --shm-size), or read in this process with workers=0"
+            ) from error
+        raise SourceBroken(f"{_explain(samples, name, error)} {cure}") from error
+
+
 def find_epoch_name(dataset: Any) -> str | None:
     """The name by which the dataset, or one that it wraps, is told the epoch; None where there is none."""
     for inner in unwrapped(dataset):
@@ -190,6 +208,11 @@ def _check_map_style(dataset: Any) -> None:
             f"{name} is an IterableDataset: its samples have no numbers, so they can be neither ordered nor "
             "kept nor resumed. Give it __len__ and __getitem__ (a map-style Dataset), or use a DataLoader."
         )
+    if isinstance(dataset, (str, bytes, os.PathLike)):
+        raise UsageError(
+            f"{hide_password(os.fsdecode(dataset))!r} is no dataset: give one, or a source that reads from "
+            "there, such as ImageSource, ObjectSource, NpySource, VolumeSource or SqlSource"
+        )
     if not hasattr(dataset, "__getitem__"):
         raise UsageError(f"{name} has no __getitem__: give a map-style dataset, with __len__ and __getitem__")
     try:
@@ -197,6 +220,22 @@ def _check_map_style(dataset: Any) -> None:
     except (TypeError, NotImplementedError) as error:
         raise UsageError(
             f"{name} has no length: give it __len__, which says how many samples there are"
+        ) from error
+    if isinstance(dataset, dict):
+        _check_keys(dataset)
+
+
+def _check_keys(dataset: dict[Any, Any]) -> None:
+    absent = next((number for number in range(len(dataset)) if number not in dataset), None)
+    if absent is None:
+        return
+    try:
+        dataset[absent]  # a class of its own may make it now
+    except LookupError as error:
+        raise UsageError(
+            f"{absent} is no key of this {type(dataset).__name__}, its first is {next(iter(dataset))!r}: "
+            f"samples are asked for by 0 to {len(dataset) - 1}. Give list(dataset.values()), or that value "
+            "which is the dataset"
         ) from error
 
 
@@ -210,26 +249,25 @@ def _bits_of(samples: list[Any]) -> list[str]:
     return told
 
 
-def _explain(samples: list[Any], indices: Indices, error: Exception) -> str:
-    """What default_collate could not put together, in which samples, and what to do."""
-    cure = "Give TorchSource a collate_fn that puts such samples into a batch."
+def _explain(samples: list[Any], name: Callable[[int], str], error: Exception) -> str:
+    """What default_collate could not put together, and in which samples."""
     first = {path: describe(value) for path, value in walk(samples[0])}
-    for number, sample in zip(indices[1:].tolist(), samples[1:], strict=True):
+    for place, sample in enumerate(samples):
         other = {path: describe(value) for path, value in walk(sample)}
         differing = [
-            f"{path} is {first.get(path, 'absent')} in sample {indices[0]} "
-            f"and {other.get(path, 'absent')} in sample {number}"
+            f"{path} is {first.get(path, 'absent')} in {name(0)} "
+            f"and {other.get(path, 'absent')} in {name(place)}"
             for path in dict.fromkeys([*first, *other])
             if first.get(path) != other.get(path)
         ]
         if differing:
             more = f", and {len(differing) - 3} fields more" if len(differing) > 3 else ""
-            return f"these samples are not alike: {'; '.join(differing[:3])}{more}. {cure}"
+            return f"these samples are not alike: {'; '.join(differing[:3])}{more}."
     kinds = ", ".join(f"{path} ({kind})" for path, kind in first.items())
-    return f"default_collate cannot put these samples into a batch: {kinds}: {error}. {cure}"
+    return f"default_collate cannot put these samples into a batch: {kinds}: {error}."
 
 
-def _emptied(batch: Any) -> Any:
+def emptied(batch: Any) -> Any:
     """The batch without its rows."""
     return tree_map(lambda leaf: leaf[:0], batch, is_leaf=_is_text)
 
@@ -247,7 +285,9 @@ def _owned(batch: Any, samples: list[Any]) -> Any:
     def own(leaf: Any) -> Any:
         span = _span(leaf)
         shared = span is not None and bool(((spans[:, 0] < span[1]) & (spans[:, 1] > span[0])).any())
-        return leaf.clone() if shared and isinstance(leaf, torch.Tensor) else leaf
+        if not shared:
+            return leaf
+        return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
     return tree_map(own, batch)
 

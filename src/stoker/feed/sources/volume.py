@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from stoker.errors import MissingExtra, SourceBroken, UsageError
+from stoker.feed.arguments import checked_box, checked_bytes, checked_count, checked_share
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked, told_apart
 from stoker.feed.sources.chunk_reader import Places, Request, open_reader
@@ -102,7 +102,8 @@ class VolumeSource(Source):
         seed: int = 0,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self.patch = _three(patch, "patch")
+        self.patch = checked_box("patch", patch)
+        cache_bytes = checked_bytes("cache_bytes", cache_bytes)
         self._volumes = {"image": describe_volume(volume, "image")}
         if labels is not None:
             self._volumes["label"] = describe_volume(labels, "label")
@@ -116,22 +117,26 @@ class VolumeSource(Source):
             if samples_per_epoch is not None or epochs != 1:
                 given = "epochs" if samples_per_epoch is None else "samples_per_epoch"
                 raise UsageError(f"{given} is for random patches: a grid has as many as it takes")
-            self._grid = place_grid(space, self.patch, _three(stride or self.patch, "stride"))
+            steps = self.patch if stride is None else checked_box("stride", stride)
+            self._grid = place_grid(space, self.patch, steps)
         elif mode == "random":
             if stride is not None:
                 raise UsageError("stride is for a grid: take mode='grid', or leave stride out")
             count = samples_per_epoch
-            if count is None:
+            if count is not None:
+                count = checked_count("samples_per_epoch", count, "patches")
+            else:
                 count = prod(-(-length // side) for length, side in zip(space, self.patch, strict=True))
-            if epochs < 1:
-                raise UsageError(f"epochs is {epochs}: take at least 1")
-            around, voxels = self._draw_centres(count, epochs, foreground, foreground_values, seed)
+            epochs = checked_count("epochs", epochs, "epochs")
+            share = checked_share("foreground", foreground, "the patches")
+            around, voxels = self._draw_centres(count, epochs, share, foreground_values, seed)
             self._random = RandomPlaces(
                 space, self.patch, count, seed=seed, epochs=epochs, around=around, voxels=voxels
             )
         else:
             raise UsageError(f"mode={mode!r}: take 'random' or 'grid'")
         self._fingerprint: str | None = None
+        self._kept_as: str | None = None
         self._opened = PerProcess(partial(_Opened, list(self._volumes.values()), cache_bytes))
 
     def __len__(self) -> int:
@@ -168,9 +173,10 @@ class VolumeSource(Source):
 
     def kept_as(self) -> str:
         """Of where the volumes are, too: those of one archive may have all else in common."""
-        on_disk = (one for one in self._volumes.values() if not isinstance(one, HeldVolume))
-        places = [os.path.realpath(volume.name) for volume in on_disk]
-        return told_apart(self.fingerprint(), *places)
+        if self._kept_as is None:
+            told = (volume.tell_apart() for volume in self._volumes.values())
+            self._kept_as = told_apart(self.fingerprint(), *told)
+        return self._kept_as
 
     def corners(self, indices: Indices) -> Corners:
         """Where these patches begin: a row of depth, height and width each."""
@@ -221,10 +227,6 @@ class VolumeSource(Source):
         self, count: int, epochs: int, share: float, values: Sequence[int] | None, seed: int
     ) -> tuple[int, NDArray[np.int64]]:
         """How many patches of an epoch the share puts around labelled voxels; and voxels for all epochs."""
-        if count < 1:
-            raise UsageError(f"samples_per_epoch is {count}: take at least 1")
-        if not 0 <= share <= 1:
-            raise UsageError(f"foreground is {share}: it is a share of the patches, from 0 to 1")
         labels, wanted = self._volumes.get("label"), round(count * share)
         if labels is None or not wanted:
             return 0, np.empty(0, np.int64)
@@ -306,10 +308,3 @@ def _check_fit(volumes: dict[str, Volume], patch: Size) -> None:
 def _check_installed() -> None:
     if importlib.util.find_spec("tensorstore") is None:
         raise MissingExtra("tensorstore", "volume", "reading a zarr or n5 volume")
-
-
-def _three(given: Sequence[int], what: str) -> Size:
-    sides = tuple(int(side) for side in given)
-    if len(sides) != 3 or min(sides) < 1:
-        raise UsageError(f"{what} is {tuple(given)}: give depth, height and width, each at least 1")
-    return sides[0], sides[1], sides[2]

@@ -114,7 +114,7 @@ def _fit(root: Path, content: Content, now: int, cap_bytes: int, reserve_bytes: 
     """How many rows may be kept, once room has been made for as many as possible."""
     folder = root / content.key
     others = sorted(_others(root, folder), key=lambda other: other.used_ns)
-    wanted = bytes_of(content.samples, content.samples, content.stride)
+    wanted = content.bytes_of(content.samples)
     while True:
         by_cap = cap_bytes - sum(other.bytes for other in others)
         by_disk = free_bytes(root) - reserve_bytes - sum(other.bytes - other.written for other in others)
@@ -135,7 +135,7 @@ def _fit(root: Path, content: Content, now: int, cap_bytes: int, reserve_bytes: 
 
 
 def _rows_in(size: int, content: Content) -> int:
-    fixed = bytes_of(content.samples, 0, content.stride)
+    fixed = content.bytes_of(0)
     return min(content.samples, max(0, (size - fixed) // (content.stride + TABLE_BYTES)))
 
 
@@ -157,7 +157,8 @@ def _others(root: Path, own: Path) -> Iterator[Other]:
             continue
         header = read_header(folder)
         written = _written(folder)
-        size = bytes_of(header["samples"], header["kept"], header["stride"]) if header else written
+        told = [header[name] for name in ("samples", "kept", "stride", "entry")] if header else []
+        size = bytes_of(*told) if told else written
         yield Other(
             folder=folder,
             bytes=max(size, written),
@@ -172,7 +173,7 @@ def _resize(folder: Path, content: Content, now: int, kept: int) -> int:
         with alone(folder / IN_USE) as unused:
             if not unused:
                 return now
-            for name, cut in ((SUMS, kept * 8), (ROWS, kept * content.stride)):
+            for name, cut in ((SUMS, kept * content.entry_bytes), (ROWS, kept * content.stride)):
                 os.truncate(folder / name, cut)
                 os.truncate(folder / name, sizes_of(content)[name])
     write_header(folder, content.header(kept))

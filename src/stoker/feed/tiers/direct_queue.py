@@ -27,8 +27,8 @@ _SETUP, _DESTROY, _SUBMIT, _GETEVENTS = range(4)
 _READ_VECTOR = 7
 # In flight at most; of 32, 64, 128 and 256 the most was fastest here.
 _DEPTH = 256
-# Waited for at once: enough that what comes of a wait is worth its call.
-_TOGETHER = 32
+# One in so many of what may be in flight is waited for at once: 32, so that what comes is worth the call.
+_SHARE = 8
 _REQUEST = np.dtype(
     [("data", "u8"), ("key", "u4"), ("flags", "u4"), ("call", "u2"), ("priority", "i2"), ("file", "u4"),
      ("vectors", "u8"), ("count", "u8"), ("offset", "i8"), ("unused", "u8"), ("more", "u8")]
@@ -42,12 +42,16 @@ _in_flight: dict[int, Sequence[Any]] = {}
 
 
 class DirectQueue:
-    """Reads of one file that was opened with O_DIRECT; from any thread. OSError where there is no queue."""
+    """Reads of one file that was opened with O_DIRECT; from any thread. OSError where there is no queue.
 
-    def __init__(self, file: int) -> None:
+    So many are in flight at once, up to 256, for each thread that reads.
+    """
+
+    def __init__(self, file: int, *, in_flight: int = _DEPTH) -> None:
         if not sys.platform.startswith("linux") or platform.machine() not in _CALLS:
             raise OSError(errno.ENOSYS, f"no queue of reads on {sys.platform} {platform.machine()}")
         self._file = file
+        self._in_flight = min(in_flight, _DEPTH)
         free = _free.get()
         if not free:
             free.append(_set_up())
@@ -65,7 +69,8 @@ class DirectQueue:
         requests["vectors"] = vectors.ctypes.data + np.arange(len(offsets)) * vectors.strides[0]
         requests["count"], requests["offset"] = vectors.shape[1], offsets
         addresses = (requests.ctypes.data + np.arange(len(offsets)) * _REQUEST.itemsize).astype(np.uint64)
-        events = np.empty(min(_DEPTH, len(offsets)), _EVENT)
+        most = self._in_flight
+        events = np.empty(min(most, len(offsets)), _EVENT)
         free = _free.get()
         try:
             queue = free.pop()
@@ -75,8 +80,8 @@ class DirectQueue:
         asked = done = 0
         try:
             while done < len(offsets):
-                asked += _submit(queue, addresses[asked : asked + _DEPTH - (asked - done)])
-                came = _wait(queue, min(_TOGETHER, asked - done), events)
+                asked += _submit(queue, addresses[asked : asked + most - (asked - done)])
+                came = _wait(queue, min(max(1, most // _SHARE), asked - done), events)
                 done += len(came)
                 yield came["data"].astype(np.int64), came["result"] == size
         except BaseException:

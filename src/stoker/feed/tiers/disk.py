@@ -22,6 +22,7 @@ from stoker.errors import UsageError
 from stoker.feed.layout import Layout, Leaf
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.base import Indices, Source, checked
+from stoker.feed.sources.objects import local_folder
 from stoker.feed.tiers.batch_memory import fresh_rows
 from stoker.feed.tiers.caches import find, free_bytes
 from stoker.feed.tiers.pack import Bytes, Checksum, Content, Pack, Sums
@@ -69,7 +70,7 @@ class DiskTier(Source):
         self._open = PerProcess(
             partial(
                 _Open,
-                Path(root).absolute(),
+                local_folder(root),
                 self.content,
                 cap_bytes=cap_bytes,
                 reserve_bytes=reserve_bytes,
@@ -163,9 +164,7 @@ class DiskTier(Source):
 
     def _from_source(self, numbers: Indices) -> list[Bytes]:
         """The bytes of each leaf of these samples, in the source's own memory if they are dense there."""
-        tensors = self.layout.flatten(self.source.read(numbers))
-        if len(tensors[0]) != len(numbers):
-            raise ValueError(f"the source gave {len(tensors[0])} samples when asked for {len(numbers)}")
+        tensors = self.layout.flatten(self.source.read(numbers), len(numbers))
         return [_bytes_of(tensor, leaf) for tensor, leaf in zip(tensors, self.layout.leaves, strict=True)]
 
     @property
@@ -198,6 +197,11 @@ class DiskTier(Source):
     def why(self) -> str:
         """What the tier does in this process, and why not more, in a sentence."""
         return self._open.get().why
+
+    @property
+    def refused(self) -> str:
+        """Why there is no cache at all in this process; empty where there is one."""
+        return self._open.get().refused
 
     def close(self) -> None:
         """Let go of the cache, so that it can be removed; the next read opens it again."""
@@ -273,6 +277,10 @@ class _Open:
                 self.pack.sync()
         except OSError as error:
             self._stopped = f"nothing more is written: {error}"
+
+    @property
+    def refused(self) -> str:
+        return self._stopped if self.pack is None else ""
 
     @property
     def why(self) -> str:

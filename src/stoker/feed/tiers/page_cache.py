@@ -39,9 +39,9 @@ _PROBES = 32
 # taken so long: 59 M pages that are mapped (240 GB), or 2.7 M that are not (11 GB).
 _STRETCH = 16384
 _LONGEST_LOOK_S = 0.2
-# What it found holds for so many times as long as it took, so that looking takes 2% of a thread's time. That
-# all is there holds for a second at most, as the kernel may need the memory for something else: then a look
-# at 60 GB takes 5%.
+# That something is missing holds for so many times as long as the look took, so that looking takes 2% of a
+# thread's time; that all is there for a second, as the kernel may need the memory for something else: looking
+# at 60 GB then takes 5%.
 _LOOKS_APART = 50
 _HOLDS_S = 1.0
 # Copied block by block: blocks smaller than this are worth a read a row instead, unless they are few.
@@ -88,8 +88,8 @@ class PageCache:
             return False  # another thread will know
         try:
             found = self._look_at_all(began + _LONGEST_LOOK_S)
-            holds = _LOOKS_APART * (time.monotonic() - began)
-            self._all = began + (min(holds, _HOLDS_S) if found else holds), found
+            holds = _HOLDS_S if found else _LOOKS_APART * (time.monotonic() - began)
+            self._all = began + holds, found
         finally:
             self._looking.release()
         return found

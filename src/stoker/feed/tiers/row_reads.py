@@ -33,8 +33,8 @@ from stoker.feed.tiers.page_cache import PageCache
 # Fewer bytes than this are not worth waking other threads for; not tuned.
 _ALONE_BYTES = 1 << 20
 # As many as there are cores, up to this. On 2 cores 2 copy 13.7 GB/s, 1 copies 11.5; not tried on more. They
-# are shared among the batches that are read at a time: with 2 for each of 2 batches a feed came to 10.4 GB/s,
-# with 1 for each to 11.4 (medians of 10 turns).
+# are shared among the most batches that were read at a time so far: with 2 for each of 2 batches a feed came
+# to 10.4 GB/s, with 1 for each to 11.4 (medians of 10 turns).
 _COPIERS = min(4, os.cpu_count() or 1)
 # Threads that wait for the disk. At 98 KB a row bare reads are fastest with 16 of 1 to 32.
 _READERS = 16
@@ -64,9 +64,9 @@ class RowReads:
     def __init__(self, pack: Pack, *, direct: bool) -> None:
         self._pack = pack
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="stoker-disk")
-        self._whole = np.zeros(pack.kept, np.bool_)
         # Batches that are being read now.
-        self._under_way, self._counting = 0, threading.Lock()
+        self._under_way = self._at_a_time = 0
+        self._counting = threading.Lock()
         # Batches in a row of which hardly anything was in the page cache. As if there had been some before,
         # the first of them being one that is read through it.
         self._barren = 2 * _ADMITTED - 1
@@ -87,6 +87,7 @@ class RowReads:
         """
         with self._counting:
             self._under_way += 1
+            self._at_a_time = max(self._at_a_time, self._under_way)
         try:
             return self._read(numbers, places, sums, outs)
         finally:
@@ -94,22 +95,25 @@ class RowReads:
                 self._under_way -= 1
 
     def _read(self, numbers: Indices, places: Indices, sums: Sums, outs: Sequence[Bytes]) -> list[int]:
-        due = np.where(self._whole[numbers], np.uint64(0), sums)
-        batch = _Batch(self._pack, numbers, places, due, outs)
+        self._pack.take_small(numbers, outs, places)
+        known = self._pack.whole[numbers]
+        batch = _Batch(self._pack, numbers, places, np.where(known, np.uint64(0), sums), outs)
         held = np.zeros(len(numbers), np.bool_)
         if self._page_cache is not None:
             held = self._page_cache.held(numbers)
         warm, cold = np.flatnonzero(held), np.flatnonzero(~held)
-        if self._page_cache is not None and self._page_cache.can_take(batch.pieces):
+        if self._page_cache is not None and self._page_cache.can_take([piece for _, piece in batch.pieces]):
             self._copy(self._page_cache, batch, warm)
         else:
             self._read_plainly(batch, warm, _COPIERS)
         if self._queue is not None and self._goes_past(len(cold) / max(1, len(numbers))):
             cold = self._read_by_queue(self._queue, batch, cold)
-        self._read_plainly(batch, cold, _READERS)
-        good = ~np.isin(places, batch.wrong)
-        self._whole[numbers[good]] = True
-        self._whole[numbers[~good]] = False
+        if len(cold):
+            self._read_plainly(batch, cold, _READERS)
+        if batch.wrong or not known.all():
+            good = ~np.isin(places, batch.wrong)
+            self._pack.whole[numbers[good]] = True
+            self._pack.whole[numbers[~good]] = False
         return batch.wrong
 
     def _goes_past(self, missing: float) -> bool:
@@ -135,15 +139,17 @@ class RowReads:
         step = max(1, _CHECKED_BYTES // self._pack.stride)
 
         def copy(part: Indices) -> None:
-            known = step if batch.due[part].any() else len(part) or 1
-            for begin in range(0, len(part), known):
-                some = part[begin : begin + known]
-                for out, piece in zip(batch.outs, batch.pieces, strict=True):
+            due = batch.due[part].any()
+            at_once = step if due else len(part) or 1
+            for begin in range(0, len(part), at_once):
+                some = part[begin : begin + at_once]
+                for out, piece in batch.pieces:
                     page_cache.take(batch.numbers[some], piece, out, batch.places[some])
-                batch.check(some)
+                if due:
+                    batch.check(some)
 
         alone = len(rows) * self._pack.row_bytes < _ALONE_BYTES
-        self._share(copy, np.array_split(rows, 1 if alone else max(1, _COPIERS // self._under_way)))
+        self._share(copy, np.array_split(rows, 1 if alone else max(1, _COPIERS // self._at_a_time)))
 
     def _read_by_queue(self, queue: DirectQueue, batch: "_Batch", rows: Indices) -> Indices:
         """Past the page cache; the rows that could not be read so."""
@@ -202,7 +208,9 @@ class _Batch:
     ) -> None:
         self._pack = pack
         self.numbers, self.places, self.due = numbers, places, due
-        self.outs, self.pieces = outs, pack.pieces
+        # All leaves, and what of them is in the rows.
+        self.outs = outs
+        self.pieces = [(outs[leaf], piece) for leaf, piece in pack.content.in_row.items()]
         self.wrong: list[int] = []
 
     def check(self, rows: Iterable[int]) -> None:
@@ -211,19 +219,19 @@ class _Batch:
             if not self.due[at]:
                 continue
             number, place = int(self.numbers[at]), int(self.places[at])
-            if self._pack.checksum(number, self._pack.parts(self.outs, place)) != self.due[at]:
+            if self._pack.checksum(number, self.outs, place) != self.due[at]:
                 self.wrong.append(place)
 
     def fetch(self, at: int) -> bool:
         """Read a row from the file into its place; whether all of it came."""
         pack, offset = self._pack, int(self.numbers[at]) * self._pack.stride
-        if len(self.outs) <= _MOST_PIECES:
+        if len(self.pieces) <= _MOST_PIECES:
             parts = pack.parts(self.outs, int(self.places[at]))
             return os.preadv(pack.rows_file, parts, offset) == pack.row_bytes
         row = np.frombuffer(os.pread(pack.rows_file, pack.row_bytes, offset), np.uint8)
         if len(row) < pack.row_bytes:
             return False
-        for out, piece in zip(self.outs, self.pieces, strict=True):
+        for out, piece in self.pieces:
             out[self.places[at]] = row[piece]
         return True
 
@@ -233,7 +241,7 @@ class _Scatter:
 
     def __init__(self, batch: _Batch, rows: Indices, stride: int) -> None:
         self._places = batch.places[rows]
-        pieces = list(zip(batch.outs, batch.pieces, strict=True))
+        pieces = batch.pieces
         straight = [(out, piece) for out, piece in pieces if _is_paged(out, piece)]
         self.spare = fresh_rows(len(rows), stride - sum(piece.stop - piece.start for _, piece in straight))
         every = np.arange(len(rows))

@@ -79,7 +79,8 @@ class SpreadRows:
         numbers, at = numbers[new], at[new]
         if not np.array_equal(at, np.arange(len(places))):
             chosen = torch.from_numpy(at)
-            given = [leaf.index_select(0, chosen.to(leaf.device)) for leaf in self.layout.flatten(batch)]
+            leaves = self.layout.flatten(batch, len(places))
+            given = [leaf.index_select(0, chosen.to(leaf.device)) for leaf in leaves]
             batch = self.layout.unflatten(given)
         rows = self._vacant_rows(len(numbers))
         self._memory.put(rows, batch)
