@@ -15,7 +15,7 @@ from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.experiments.resize import more_sizes
 from stoker.doctor.fits import Question, answer, parse
 from stoker.doctor.peaks import fit
-from stoker.doctor.sizes import Sizes, read_sizes
+from stoker.doctor.sizes import Sizes, read_sizes, with_tried
 from stoker.errors import UsageError
 
 MB, GB = 10**6, 10**9
@@ -202,6 +202,34 @@ def test_how_many_workers_fit() -> None:
     (told,) = answer(parse("workers=16,ram=64GiB"), budget)
     assert told.fits is True
     (told,) = answer(parse("ram=2GB"), budget)
+    assert told.most == 3
+
+
+def test_how_many_workers_fit_is_told_by_those_that_were_tried() -> None:
+    """A loop without workers has none to size; a second run of it had four, and it is said whose they are."""
+    drawn = LoaderFacts(name="DataLoader", workers=0, batch_size=32)
+    alone = seen(drawn=drawn, sizes=with_tried(Sizes(main=1 * GB), (4, 300 * MB)))
+    budget = draw_budget(alone)
+    assert (budget.ram.need, budget.ram.most_workers, budget.ram.tried) == (1 * GB, 9, 4)
+    (told,) = answer(Question(workers=16), budget)
+    assert (told.fits, told.most) == (False, 9)
+    assert "that of the 4 that were tried" in told.text
+    untried = draw_budget(replace(alone, sizes=with_tried(Sizes(main=1 * GB), None)))
+    assert answer(Question(workers=16), untried)[0].fits is None
+    own = Sizes(main=1 * GB, worker=200 * MB)
+    assert with_tried(own, (4, 300 * MB)) == own
+
+
+def test_ranks_of_one_machine_share_what_it_has() -> None:
+    """Each of four needs as much as the one that was judged: what is free is divided among them."""
+    four = seen(ranks_here=4, host={"memory_free_bytes": 16 * GB, "shm_free_bytes": 8 * GB})
+    ram = draw_budget(four).ram
+    assert (ram.ranks, ram.free, ram.shm_free) == (4, 4 * GB, 2 * GB)
+    assert ram.most_workers == draw_budget(seen()).ram.most_workers
+    (told,) = answer(Question(workers=16), draw_budget(four))
+    assert (told.fits, told.most) == (False, 9)
+    assert "with 4 ranks in it" in told.text
+    (told,) = answer(parse("ram=8GB"), draw_budget(four))
     assert told.most == 3
 
 

@@ -27,11 +27,13 @@ from stoker.doctor.device import (
     Sync,
     Trace,
 )
+from stoker.doctor.device_evidence import AUTOTUNE, missing_of
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Found, RuledOut
 from stoker.doctor.model import Change, predict
 from stoker.doctor.plan import draw_up
 from stoker.doctor.verdict import reach
+from stoker.scratch import Message
 
 GIB = 1 << 30
 ALONE = Others(total=140 * GIB, bytes=0, busy=0.0, holders=())
@@ -214,6 +216,37 @@ def test_a_death_of_memory_is_put_down_to_whoever_holds_it(run: Evidence, cause:
     assert verdict.cause == cause
     other = {"vram-overflow": "gpu-contention", "gpu-contention": "vram-overflow"}[cause]
     assert other not in [one.cause for one in verdict.named]
+
+
+def test_a_batch_that_ran_after_a_death_is_no_tiny_one() -> None:
+    """A quarter of the batch that the card had no room for was run, and double that took no longer."""
+    points = (SizePoint(64, 0.02, GIB), SizePoint(32, 0.02, GIB), SizePoint(128, 0.02, 2 * GIB))
+    verdict = reach(dead(overflow=OWN, others=ALONE, resized=points))
+    assert [one.cause for one in verdict.named] == ["vram-overflow"]
+    assert "tiny-batch" in verdict.untold
+
+
+@pytest.mark.parametrize(
+    ("observed", "told"),
+    [
+        ({"on_gpu": True, "autotune": True, "work": [640, 320, 960]}, "3 sizes of input were seen"),
+        ({"on_gpu": True, "autotune": True, "work": []}, "the sizes of its inputs were not seen"),
+        ({"on_gpu": True, "autotune": True, "work": [640, 640, 320]}, None),
+        ({"on_gpu": True, "autotune": False, "work": [640, 320, 960]}, None),
+        ({"on_gpu": False, "autotune": True, "work": [640, 320, 960]}, None),
+    ],
+)
+def test_cudnns_tries_at_new_shapes_are_not_ruled_out_unseen(
+    observed: dict[str, Any], told: str | None
+) -> None:
+    """Where it tries each new shape out and shapes vary, that nothing was compiled is half of an answer."""
+    missing = missing_of([Message(kind="observed", body=observed, at=0.0)])
+    assert (told is None) == (AUTOTUNE not in missing)
+    assert told is None or told in missing[AUTOTUNE]
+    for compiled in (None, (1, 0.01)):
+        verdict = reach(on_gpu(missing=missing, recompiled=compiled))
+        assert ("shape-recompute" in verdict.untold) == (told is not None)
+        assert ("shape-recompute" in verdict.eliminated) == (told is None)
 
 
 def test_who_holds_the_card_is_named() -> None:

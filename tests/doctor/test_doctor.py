@@ -1,6 +1,7 @@
 """`stoker doctor` on real scripts, as a new user would: the verdict, the user's files, and wrong requests."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import BadParameter
+
+from stoker.doctor.verb import check_seconds
+from stoker.watch.record import Writer
 
 HEAD = """
 import time, torch
@@ -56,6 +61,17 @@ def doctor(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-m", "stoker", "doctor", "--json", *words],
         cwd=folder, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
+
+
+def refused(folder: Path, *words: str, verb: str = "doctor") -> str:
+    """What is said of wrong use, in one line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", verb, *words],
+        cwd=folder, capture_output=True, text=True, timeout=150, check=False,
+        env={**os.environ, "COLUMNS": "400"},
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    return " ".join(done.stderr.split())
 
 
 def told(folder: Path, *words: str) -> dict[str, Any]:
@@ -213,7 +229,36 @@ def test_a_script_that_does_not_train_gets_a_clear_answer(
 
 
 def test_no_such_script(tmp_path: Path) -> None:
-    """Wrong use, with the name."""
-    done = doctor(tmp_path, "absent.py")
-    assert done.returncode == 2
-    assert "absent.py" in done.stderr
+    """Wrong use, with the name; it may be meant for a record, so the newest are named. Nothing is made."""
+    said = refused(tmp_path, "absent.py")
+    assert "no such script: absent.py" in said
+    assert "No record has that name either" in said
+    assert ".stoker/runs (newest there: none)" in said
+    assert [one.name for one in tmp_path.iterdir()] == []
+    for name in ("first", "second"):
+        Writer(tmp_path / ".stoker/runs" / name, rank=0).describe_run({"id": name})
+    os.utime(tmp_path / ".stoker/runs/first/run.json", (1, 1))
+    said = refused(tmp_path, "secnod", "--budget", "20")
+    assert "(newest there: second, first); `latest` names the newest" in said
+    assert not (tmp_path / ".stoker/doctor").exists()
+
+
+def test_a_folder_that_is_no_record_is_said_to_be_neither(tmp_path: Path) -> None:
+    """By its path or by its name among the records."""
+    (tmp_path / ".stoker/runs/half/rank0").mkdir(parents=True)
+    for word in ("half", ".stoker/runs/half"):
+        assert "The folder .stoker/runs/half is no record: there is no run.json in it" in refused(
+            tmp_path, word
+        )
+    assert "is a folder, not a script" in refused(tmp_path, ".stoker/runs/half")
+
+
+@pytest.mark.parametrize("verb", ["doctor", "tune"])
+def test_a_budget_that_is_no_number_is_refused_by_its_option(tmp_path: Path, verb: str) -> None:
+    """Before anything is run; whether the range refuses it is the command line's own business."""
+    (tmp_path / "train.py").write_text("raise SystemExit('it was run')")
+    assert "'--budget'" in refused(tmp_path, "--budget", "nan", "train.py", verb=verb)
+    assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
+    with pytest.raises(BadParameter, match="nan is no number of seconds"):
+        check_seconds(float("nan"))
+    assert check_seconds(15.0) == 15.0

@@ -1,18 +1,22 @@
 """A diagnosis's own care: how long further runs may take, and what is not worked out twice."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from diagnoses import diagnosis
+from diagnoses import record as recorded
 
 from stoker.doctor import examination
 from stoker.doctor.experiments.resize import Resized
 from stoker.doctor.held import RING, Held
 from stoker.doctor.trial import Parts
 from stoker.scratch import Message, Plan, Result
+from stoker.watch import Record
 
 
 def test_a_further_run_has_the_seconds_that_are_left_and_no_more(
@@ -66,6 +70,30 @@ def test_a_size_has_no_peak_where_another_allocator_counts_nothing(monkeypatch: 
     size.enter()
     size.tell(0.5, 4)
     assert told == [{"samples": 8, "seconds": 0.5, "peak": None}]
+
+
+@pytest.mark.parametrize(("steps", "said"), [(0, True), (3, False)])
+def test_a_script_that_never_steps_is_told_what_a_step_is(tmp_path: Path, steps: int, said: bool) -> None:
+    """More time alone would not help it; one that has made some has only begun late."""
+    late = Result(outcome="timed-out", reason="15 s are over", seconds=15.0, messages=())
+    record = Record.open(recorded(tmp_path / "it", steps=steps))
+    told = examination._why_nothing(late, ("train.py",), record, folder=tmp_path)
+    assert ("no optimizer step was seen" in told) is said
+    assert ("a call of step() of a torch optimizer" in told) is said
+    assert "give it longer with --budget SECONDS" in told
+    assert "no optimizer step was seen" in examination._why_nothing(late, ("train.py",), folder=tmp_path)
+
+
+@pytest.mark.parametrize(("steps", "free", "said"), [(900, 0, True), (900, 1 << 20, False), (0, 0, False)])
+def test_steps_that_found_no_room_to_be_recorded_are_told_with_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, free: int, said: bool
+) -> None:
+    """The loop trains: to run it as it stands would not help."""
+    ended = Result(outcome="done", reason="ended", seconds=15.0, messages=(), steps=steps)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    told = examination._why_nothing(ended, ("train.py",), folder=tmp_path)
+    assert (f"train.py made {steps} steps, and none could be recorded: {free} bytes are free" in told) is said
+    assert (str(tmp_path) in told) is said
 
 
 def test_passwords_in_what_a_script_said_are_in_nothing_that_is_shown(

@@ -97,6 +97,34 @@ def test_workers_with_a_mask_of_their_own_are_told() -> None:
     assert "cpu-affinity" in reach(run(threads=Threads(main=1, worker_cores=8))).eliminated
 
 
+def test_a_mask_whose_cores_stand_idle_is_not_what_a_loop_waits_for() -> None:
+    """A job kept to 4 of 8 cores reads from a slow store: its workers use one, and none waits for another."""
+    making = {**MAKING, "read": 0.038, "transform": 0.001, "cpu": 0.002, "disk": 9e5}
+    slow = {**WAITS, "making": making, "loader_with": (8, 0.0199), "process": {"affinity": 4}}
+    verdict = reach(run(**slow, cores=1.1))
+    assert verdict.cause == "storage-latency"
+    told = "1.1 of 4 cores are used, and 0% of making a batch is waiting for a core"
+    assert verdict.eliminated["cpu-affinity"] == told
+    # The workers alone sit on one core, and hardly use it: what the process itself uses is elsewhere.
+    bound = {**slow, "process": {"affinity": 8}, "threads": Threads(main=1, workers=4, worker_cores=1)}
+    assert "cpu-affinity" in reach(run(**bound, cores=3.0)).eliminated
+
+
+def test_a_mask_is_named_where_its_cores_are_full_or_waited_for() -> None:
+    """Full by what the process uses, or waited for in making a batch, though others use them."""
+    slow = {**WAITS, "making": {**MAKING, "cpu": 0.002}, "process": {"affinity": 4}}
+    assert reach(run(**slow, cores=3.9)).cause == "cpu-affinity"
+    queued = {**slow, "making": {**MAKING, "cpu": 0.002, "queued": 0.02}}
+    assert reach(run(**queued, cores=1.1)).cause == "cpu-affinity"
+
+
+def test_a_mask_is_neither_named_nor_ruled_out_where_nothing_tells_whether_cores_are_short() -> None:
+    """No counter of the cores was read, nor how long a worker waits for one."""
+    for making in ({}, {**MAKING, "queued": None, "cpu": 0.002}):
+        verdict = reach(run(**WAITS | {"making": making, "process": {"affinity": 4}}))
+        assert "cpu-affinity" in verdict.untold
+
+
 def test_a_loader_that_more_workers_make_faster_lacks_workers_first() -> None:
     """Transforms that keep one worker busy leave the other cores to more of them."""
     found = run(**{**WAITS, "loader": 0.038}, loader_with=(8, 0.019))
@@ -117,6 +145,16 @@ def test_a_quota_that_is_used_up_comes_before_the_threads_that_use_it() -> None:
     verdict = reach(run(**WAITS, host=host, throttled=0.9, cores=1.0, one_thread=0.02))
     assert verdict.cause == "cpu-quota"
     assert "thread-oversubscription" in [one.cause for one in verdict.named[1:]]
+
+
+def test_a_quota_that_is_met_now_and_then_comes_after_what_costs_more() -> None:
+    """An eighth of the periods lose a part of themselves, half of the cores idle, and a store is slow."""
+    making = {**MAKING, "read": 0.038, "transform": 0.001, "cpu": 0.002, "disk": 9e5}
+    found = run(**WAITS, making=making, loader_with=(8, 0.0199), host={**HOST, "quota_cores": 4.0})
+    verdict = reach(replace(found, throttled=0.125, cores=2.0))
+    assert verdict.cause == "storage-latency"
+    assert "cpu-quota" in [one.cause for one in verdict.named[1:]]
+    assert reach(replace(found, throttled=0.125, cores=3.9)).cause == "cpu-quota"
 
 
 def test_a_script_that_made_no_step_has_a_verdict_and_no_rate() -> None:

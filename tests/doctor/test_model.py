@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from stoker.doctor.device import Copied
 from stoker.doctor.evidence import Evidence, LoaderFacts
-from stoker.doctor.model import Change, Interval, loader_seconds, predict
+from stoker.doctor.model import Change, Interval, loader_seconds, predict, why_not_told
+from stoker.doctor.samples import set_bytes
 from stoker.doctor.steadiness import settled_step
 from stoker.watch import Step
 
 TIMES = st.floats(min_value=1e-3, max_value=0.5)
 WORKERS = st.integers(min_value=1, max_value=8)
+FEED = Change(change="feed", value="ram")
 
 
 def loop(**more: Any) -> Evidence:
@@ -30,7 +32,8 @@ def loop(**more: Any) -> Evidence:
         loader=0.02,
         drawn=LoaderFacts(name="DataLoader", workers=2, batch_size=32, prefetch=2, length=100),
         making={"batches": 50, "read": 0.03, "transform": 0.01, "cpu": 0.01},
-        host={"usable_cores": 8.0},
+        batch_bytes=1,
+        host={"usable_cores": 8.0, "memory_free_bytes": 1 << 30},
         cores=0.75,
     )
     return replace(plain, **more)
@@ -56,7 +59,7 @@ def test_no_prediction_is_above_the_next_ceiling(
     found = rate(run, workers(number))
     assert found <= 1 / compute * (1 + 1e-9)
     assert found <= 8 / (min(cores, 8.0) * step) * (1 + 1e-9)
-    assert rate(run, Change(change="feed")) <= 1 / compute * (1 + 1e-9)
+    assert rate(run, FEED) <= 1 / compute * (1 + 1e-9)
 
 
 @given(loader=TIMES, gain=st.floats(1.0, 2.0))
@@ -261,7 +264,7 @@ def test_beyond_what_was_measured_less_is_known() -> None:
 def test_held_samples_leave_the_cores_to_the_loop() -> None:
     """No workers are left: a step is computing and taking its batch, whatever the workers' CPU time was."""
     run = loop(cores=8.0, batch_bytes=1_000_000)
-    told = predict(run, [Change(change="feed", value="ram")])
+    told = predict(run, [FEED])
     assert told is not None
     assert told.limit == "compute"
     assert 1 / told.rate.mid == pytest.approx(0.01 + 0.28e-3 + 1e-4)
@@ -271,20 +274,74 @@ def test_held_samples_that_are_looked_at_anew_cost_every_epoch() -> None:
     """A loop that reads by itself reads 4 of 32 samples again in every epoch, here of ten steps."""
     drawn = LoaderFacts(name="DataLoader", workers=0, batch_size=32, length=10)
     run = loop(step=0.05, loader=0.04, drawn=drawn)
-    taken = rate(loop(loader=0.04), Change(change="feed"))
-    assert 1 / rate(run, Change(change="feed")) == pytest.approx(1 / taken + 0.04 / 10 * 4 / 32)
+    taken = rate(loop(loader=0.04), FEED)
+    assert 1 / rate(run, FEED) == pytest.approx(1 / taken + 0.04 / 10 * 4 / 32)
+
+
+def test_a_loop_that_was_tried_with_its_samples_in_memory_goes_by_that() -> None:
+    """Also by how much those steps varied."""
+    run = loop(from_memory=(0.0125, 0.3))
+    told = predict(run, [FEED], {"feed": 0.0})
+    assert told is not None
+    assert told.rate.mid == pytest.approx(1 / 0.0125)
+    assert told.rate.high == pytest.approx(told.rate.mid * exp(0.3))
+    on_gpu = replace(run, process={"on_gpu": True})
+    assert rate(on_gpu, FEED) == pytest.approx(100.0)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"batch_bytes": GIB}, "all samples are 100 GiB, which does not fit 1.0 GiB of free memory"),
+        ({"batch_bytes": 1 << 20, "dataset": 320_000}, "does not fit 1.0 GiB"),
+        ({"batch_bytes": None}, "how much memory all samples take is not known"),
+        ({"host": {"usable_cores": 8.0}}, "how much memory is free is not known"),
+        ({"unkept": "reading a sample draws from torch's random generator"}, "draws from torch's"),
+        ({"missing": {"from memory": "batches of [0, 3] rows"}}, "batches of [0, 3] rows"),
+    ],
+)
+def test_samples_that_memory_cannot_keep_have_no_rate(more: dict[str, Any], why: str) -> None:
+    """Nor those of which it is not known: a set of 100 GiB was told as if it were in memory."""
+    run = loop(**more)
+    assert predict(run, [FEED]) is None
+    assert why in (why_not_told(run, FEED) or "")
+
+
+def test_a_loader_of_a_part_of_a_set_has_its_whole_set_kept() -> None:
+    """Three batches an epoch of a set of 3,200 samples: what is kept is the set."""
+    drawn = LoaderFacts(name="DataLoader", workers=2, batch_size=32, prefetch=2, length=3)
+    run = loop(batch_bytes=1 << 20, drawn=drawn)
+    assert set_bytes(run) == 3 << 20
+    assert set_bytes(replace(run, dataset=3200)) == 100 << 20
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(change="feed", value="disk"),
+        Change(change="feed"),
+        *(Change(change=name, share=0.5) for name in ("block_order", "gpu_transform", "batch_transform")),
+    ],
+)
+def test_what_is_no_tier_in_memory_is_not_predicted_as_one(change: Change) -> None:
+    """A disk cache, another order, and transforms on a device were never measured; and it is said."""
+    assert predict(loop(), [change]) is None
+    assert why_not_told(loop(), change)
 
 
 def test_workers_beside_held_samples_are_none() -> None:
     """Whichever is named first."""
-    fed = rate(loop(), Change(change="feed"))
-    assert rate(loop(), Change(change="feed"), workers(8)) == fed
-    assert rate(loop(), workers(8), Change(change="feed")) == fed
+    fed = rate(loop(), FEED)
+    assert rate(loop(), FEED, workers(8)) == fed
+    assert rate(loop(), workers(8), FEED) == fed
 
 
 def test_beside_a_gpu_batches_are_taken_while_it_computes() -> None:
     """Then a step is computing alone."""
-    assert rate(loop(process={"on_gpu": True}), Change(change="feed")) == pytest.approx(100.0)
+    assert rate(loop(process={"on_gpu": True}), FEED) == pytest.approx(100.0)
 
 
 def test_a_spread_that_was_not_measured_makes_an_interval_wider() -> None:
@@ -293,7 +350,7 @@ def test_a_spread_that_was_not_measured_makes_an_interval_wider() -> None:
     runs = (
         (loop(loader_with=(4, 0.012)), loop(loader_with=(4, 0.012), spread=0.0), workers(4)),
         (loop(step_with=(4, 0.0143, None)), loop(step_with=(4, 0.0143, 0.0)), workers(4)),
-        (loop(), loop(compute_spread=0.0), Change(change="feed")),
+        (loop(), loop(compute_spread=0.0), FEED),
     )
     for unknown, steady, change in runs:
         wide, narrow = (predict(run, [change], tried) for run in (unknown, steady))

@@ -114,6 +114,14 @@ def test_a_cell_that_leaves_is_no_failed_cell(tmp_path: Path, monkeypatch: pytes
         ('{"cells": [], "metadata": {}}', "has no code cells"),
         ('{"cells": [], "metadata": {"kernelspec": {"language": "R"}}}', "is a notebook in r;"),
         ('{"cells": [{"cell_type": "code", "source": "x = ="}]}', r"cell 1 of .* is not Python \(line 1"),
+        (
+            '{"cells": [{"cell_type": "code", "source": 5}]}',
+            "cell 1 of .* has the source 5, which is no text",
+        ),
+        ('{"cells": [{"cell_type": "code", "source": ["x", 5]}]}', "which is no text: the file was changed"),
+        ('{"cells": [{"cell_type": "code", "source": {}}, 5]}', "cell 2 of .* is 5, not an object"),
+        ('{"cells": [], "metadata": [1]}', r"metadata of .* is \[1\], not an object"),
+        ('{"cells": [], "metadata": {"kernelspec": "python3"}}', "kernelspec of .*, not an object"),
     ],
 )
 def test_what_is_no_notebook_gets_a_clear_answer(tmp_path: Path, text: str, said: str) -> None:

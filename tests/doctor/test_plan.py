@@ -1,5 +1,6 @@
 """The plan: three options by what may change, impossible ones told, and nothing for a healthy run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stoker.doctor.budget import Budget, Ram, Vram
+from stoker.doctor.advice import consequences_of
+from stoker.doctor.budget import Budget, Ram, Vram, draw_budget
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Cure
 from stoker.doctor.model import workers_worth_trying
 from stoker.doctor.other_workers import try_workers
 from stoker.doctor.plan import KINDS, Plan, draw_up
 from stoker.doctor.plan_words import show_budget, show_plan
+from stoker.doctor.sizes import Sizes, with_tried
+from stoker.doctor.trial import Parts
 from stoker.doctor.verdict import reach
+from stoker.scratch import Message, Result
+from stoker.watch.record import LineWriter, Writer
 
 ROOMY = Budget(vram=Vram(), ram=Ram())
 
@@ -101,6 +107,41 @@ def test_no_worker_is_proposed_that_memory_has_no_room_for() -> None:
     assert any("/dev/shm has room for 2" in note for note in plan.notes)
 
 
+def test_a_loop_without_workers_is_proposed_no_more_than_memory_has_room_for(tmp_path: Path) -> None:
+    """A worker's memory is read in the run with others: it has room for one of the four that were tried."""
+    drawn = LoaderFacts(name="DataLoader", workers=0, batch_size=32, epochs=1, length=500)
+    alone = slow(drawn=drawn, loader=0.03, loader_with=None, sizes=Sizes(main=10**9), batch_bytes=10**7)
+    lines = [
+        {
+            "t": 1.0,
+            "rss_bytes": 10**9,
+            "processes": [{"pid": pid, "uss_bytes": 5 * 10**8} for pid in range(3)],
+        }
+    ]
+
+    def hold(name: str, _: Parts, __: float) -> Result:
+        writer = Writer(tmp_path / name, rank=0)
+        writer.describe_run({"id": name})
+        writer.describe_rank({"rank": 0})
+        written = LineWriter(writer.rank_folder)
+        for line in lines:
+            written.add("resources", json.dumps(line))
+        written.close()
+        drained = Message(kind="drain", body={"batches": 50, "seconds": 0.5}, at=1.0)
+        return Result(outcome="done", reason="", seconds=2.0, messages=(drained,))
+
+    more = try_workers(hold, tmp_path, "it", alone, 60.0, lambda _: None)
+    assert more["worker_with"] == (3, 5 * 10**8)
+    run = replace(
+        alone,
+        loader_with=more["loader_with"],
+        sizes=with_tried(alone.sizes, more["worker_with"]),
+        host={**alone.host, "memory_free_bytes": 16 * 10**8},
+    )
+    (step, *_) = plan_for(run, draw_budget(run)).options[0].changes
+    assert (step.change, step.value) == ("num_workers", 1)
+
+
 def stream(workers: int, **more: Any) -> Evidence:
     """A loop that waits for an IterableDataset."""
     drawn = LoaderFacts(
@@ -166,9 +207,38 @@ def test_a_larger_batch_is_one_that_ran_and_fits_and_is_fastest() -> None:
     assert step.value == 64
     assert step.predicted is not None
     assert step.predicted.mid == pytest.approx(2 / 0.022)
-    assert "learning rate" in step.consequences
+    assert "2 times the batch (32 to 64)" in step.consequences
+    assert "500 steps an epoch become 250" in step.consequences
+    assert "2 times the learning rate for SGD" in step.consequences
+    assert "1.41 times for Adam" in step.consequences
     small = Budget(vram=Vram(free=15 * 10**8), ram=Ram())
     assert draw_up(verdict, gpu, small).options == ()
+
+
+def test_a_batch_over_the_card_is_accumulated_in_as_many_parts_as_fit() -> None:
+    """By the largest that fits for sure; without it the way is told and no number."""
+    cure = Cure(change="accumulate", text="a smaller batch", kind="optimization")
+    named = replace(reach(slow()).named[0], cause="vram-overflow", share=None, cures=(cure,))
+    verdict = replace(reach(slow()), named=(named,))
+    card = Budget(vram=Vram(largest=12), ram=Ram())
+    (step,) = draw_up(verdict, slow(), card).options[2].changes
+    assert step.value == 3
+    assert step.apply == ("(loss / 3).backward()  # of 3 micro-batches, then one optimizer.step()",)
+    assert "3 micro-batches of 11 samples" in step.consequences
+    for roomy in (Budget(vram=Vram(largest=64), ram=Ram()), ROOMY):
+        (plain,) = draw_up(verdict, slow(), roomy).options[2].changes
+        assert plain.value is None
+        assert plain.apply == ("a smaller batch",)
+        assert "k micro-batches" in plain.consequences
+
+
+def test_a_batch_whose_steps_an_epoch_are_not_known_has_its_factor_alone() -> None:
+    """As of a loader without a length; and what was not proposed with a size keeps the general words."""
+    told = consequences_of("batch_size", 96, batch=32)
+    assert "3 times the batch (32 to 96), and 3 times fewer steps an epoch" in told
+    assert "1.73 times for Adam" in told
+    assert consequences_of("batch_size", None, batch=32).startswith("k times the batch")
+    assert consequences_of("rarer", None) == ""
 
 
 def test_what_gains_nothing_is_not_proposed() -> None:
@@ -178,6 +248,40 @@ def test_what_gains_nothing_is_not_proposed() -> None:
     assert plan.options == ()
     assert "no change" in plan.summary
     assert any("loader" in note for note in plan.notes)
+
+
+def kept(**more: Any) -> Evidence:
+    """Batches of 1 MB, 500 of them an epoch, from a store that more workers do not make faster."""
+    host = {**slow().host, "memory_free_bytes": 4 * 10**9}
+    far = {**slow().making, "disk": 9e5}
+    return slow(batch_bytes=10**6, loader_with=(4, 0.0399), host=host, making=far, **more)
+
+
+def test_kept_samples_are_a_setting_with_the_memory_that_they_take() -> None:
+    """On top of what the loop needs now; told as the lines of a settings file, which keep its order."""
+    ram = Ram(count=2, main=10**9, each_worker=10**8, each_queue=10**6, free=4 * 10**9)
+    (step,) = (option := plan_for(kept(), Budget(vram=Vram(), ram=ram)).options[0]).changes
+    assert (step.change, step.value, step.kind) == ("feed", "ram", "same")
+    assert 'feed = "ram"' in step.apply
+    assert option.ram.need == 10**9 + 2 * (10**8 + 10**6) + 500 * 10**6
+    assert option.ram.fits
+
+
+def test_a_set_that_memory_cannot_keep_leaves_the_other_cures() -> None:
+    """Too large, or drawn anew at every read: the local copy is then proposed, and it is said why."""
+    large, random = kept(dataset=10**6), kept(unkept="reading a sample draws from torch's random generator")
+    for run, why in ((large, "does not fit"), (random, "draws from torch's")):
+        plan = plan_for(run)
+        told = {(step.change, step.value): step for option in plan.options for step in option.changes}
+        assert ("feed", "ram") not in told
+        assert told[("stage", None)].predicted is not None
+        assert any(note.startswith("feed=ram: ") and why in note for note in plan.notes), plan.notes
+
+
+def test_a_cure_without_a_rate_says_why() -> None:
+    """Nobody tried it: it stands in the plan without a figure, and its reason among the notes."""
+    plan = plan_for(kept())
+    assert any(note.startswith("feed=disk: no rate is predicted") for note in plan.notes)
 
 
 def test_a_busy_machine_is_told_of() -> None:

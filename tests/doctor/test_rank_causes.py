@@ -163,6 +163,20 @@ def test_a_collective_that_waits_for_a_core_is_no_slow_link() -> None:
     assert verdict.cause == "healthy"
 
 
+def test_more_ranks_than_cores_make_no_link_slow() -> None:
+    """All ranks' threads stand in line alike, and links carry the sums in far less; a slow one does not."""
+    works, crowded = [[0.03] * 20] * 4, dict.fromkeys(range(4), 0.011)
+    found = met(works, link=0.02, crowded=crowded, transfers=transfers(None))
+    verdict = reach(training(found, step=0.2))
+    assert verdict.cause == "healthy"
+    assert "stand in line for a core for 11.0 ms of that" in verdict.eliminated["interconnect"]
+    slow = replace(found, transfers=transfers(2))
+    assert reach(training(slow, step=0.2)).cause == "interconnect"
+    # Of a record alone no link is known, and that all stand in line tells nothing of it.
+    untold = replace(found, transfers=())
+    assert reach(training(untold, step=0.2)).cause == "interconnect"
+
+
 def test_even_ranks_with_little_to_tell_each_other_are_healthy() -> None:
     """Both causes are ruled out by their figures."""
     verdict = reach(training(met([[0.03] * 20, [0.0301] * 20], link=0.001), step=0.031))
@@ -226,6 +240,7 @@ def test_what_a_late_rank_spends_beyond_the_others_is_told_from_a_record_alone(
     assert sum(more.values()) == pytest.approx(0.03, rel=0.05)
     assert json.loads(json.dumps(found.together.to_json()))["late"]["ranks"] == [3]
     assert found.process == {}  # a record alone tells nothing of it
+    assert found.ranks_here == 4
 
 
 def test_each_rank_sends_to_the_next_and_back() -> None:

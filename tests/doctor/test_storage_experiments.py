@@ -102,6 +102,33 @@ def test_samples_are_read_again_where_they_were_read(tmp_path: Path, workers: in
     assert "reread" not in told["missing"]
 
 
+def by_chance(data: Blocks, index: int) -> bytes:
+    return torch.randint(256, (SIZE,), dtype=torch.uint8).numpy().tobytes()
+
+
+def by_own_chance(data: Blocks, index: int) -> bytes:
+    return np.random.default_rng().bytes(SIZE)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [
+        (by_open, ""),
+        (by_chance, "reading a sample draws from torch's random generator"),
+        (by_own_chance, "differed on a second read"),
+    ],
+)
+def test_samples_that_are_drawn_anew_are_told_of(
+    tmp_path: Path, workers: int, read: Callable[[Blocks, int], bytes], why: str
+) -> None:
+    """Kept, they would stay the same: by the generators of the process, and by the samples themselves."""
+    told = probe(Blocks(tmp_path, read), workers=workers)
+    assert told["unkept"] is not None
+    assert why in told["unkept"]
+    assert bool(told["unkept"]) == bool(why)
+
+
 @pytest.mark.parametrize("read", [by_open, by_path, by_number])
 def test_reads_are_answered_from_memory(tmp_path: Path, read: Callable[[Blocks, int], bytes]) -> None:
     """Through `open`, `pathlib` and file numbers; the samples are the same."""

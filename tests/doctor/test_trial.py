@@ -11,6 +11,8 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import dataloader as torch_dataloader
 
+from stoker.doctor import trial
+from stoker.doctor.experiments.from_memory import FromMemory
 from stoker.doctor.trial import Parts, Trial
 from stoker.watch.session import Plan, Session
 
@@ -36,7 +38,7 @@ class FakeChild:
 
 
 def held_in(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, loader: Iterable[Any]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, loader: Iterable[Any], **more: Any
 ) -> tuple[FakeChild, list[int]]:
     """A loop over that loader with a trial in it: what is told, and the epochs' lengths."""
     monkeypatch.setattr(
@@ -49,7 +51,7 @@ def held_in(
     child = FakeChild()
     parts = Parts(
         warm_steps=3, observe_steps=20, observe_seconds=0.0, replay_steps=50, replay_seconds=0.0,
-        drain_seconds=0.05, drain_most=2.0, storage_seconds=0.0,
+        drain_seconds=0.05, drain_most=2.0, storage_seconds=0.0, **more,
     )  # fmt: skip
     net = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -126,4 +128,40 @@ def test_epochs_have_no_more_batches_than_they_would(
     assert told["replay"]["began"] < told["replay"]["t"]
     assert told["observed"]["draws"] == 20
     assert told["drain"]["batches"] > 0
-    assert told["batch"] == {"bytes": 8, "padding": None}
+    assert told["batch"] == {"bytes": 8, "padding": None, "dataset": 37}
+
+
+class Slow(TensorDataset):
+    """A loop waits for its samples."""
+
+    def __getitem__(self, number: int) -> Any:
+        time.sleep(0.005)
+        return tuple(tensor[number] for tensor in self.tensors)
+
+
+@pytest.mark.parametrize(
+    ("loader", "least", "tried"),
+    [
+        (DataLoader(Slow(*DATA.tensors)), None, True),
+        (DataLoader(Slow(*DATA.tensors), num_workers=1), None, True),
+        (DataLoader(Slow(*DATA.tensors)), 1.0, False),
+        (
+            DataLoader(Slow(*DATA.tensors), collate_fn=lambda some: (torch.stack([x for (x,) in some]),)),
+            None,
+            False,
+        ),
+    ],
+)
+def test_a_loop_that_waits_is_tried_with_its_samples_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: Iterable[Any], least: float | None, tried: bool
+) -> None:
+    """After all else, and in epochs as long as its own; not where too little would be gained."""
+    monkeypatch.setattr(FromMemory, "most", 0.2)
+    if least is not None:
+        monkeypatch.setattr(trial, "_WORTH_PROBING", least)
+    child, epochs = held_in(tmp_path, monkeypatch, loader, device=True)
+    assert [kind for kind, _ in child.told] == [*PARTS[:-1], *["from_memory"] * tried, "finished"]
+    assert max(epochs) == 37
+    if tried:
+        told = dict(child.told)
+        assert told["from_memory"]["t"] > told["from_memory"]["began"]

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from stoker.doctor.causes import ALL, loop_stall
+from stoker.doctor.ceilings import OF_THE_LOADER
 from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Found, RuledOut
-from stoker.doctor.verdict import _OF_THE_LOADER, Verdict, reach
+from stoker.doctor.verdict import Verdict, reach
 
 HOST = {"cpus": 8, "usable_cores": 8.0, "quota_cores": None, "cpuset_cores": 8}
 
@@ -337,6 +338,56 @@ def test_a_stall_costs_no_more_than_the_loader_leaves() -> None:
     assert "2.5% is saved" in little.by
 
 
+def test_compiling_that_nothing_times_as_the_models_is_no_stall_of_the_loop() -> None:
+    """A compiled step is compiled in what is else the loop's own; one in the forward leaves stalls alone."""
+    shares = {"wait": 0.0, "forward": 0.0, "backward": 0.2, "update": 0.01, "other": 0.79}
+    compiling = waiting(shares=shares, stalls=0.84, recompiled=(23, 0.77))
+    judged = loop_stall.judge(compiling)
+    assert isinstance(judged, RuledOut)
+    assert "77% is compiling" in judged.by
+    assert reach(compiling).cause == "shape-recompute"
+    in_forward = replace(compiling, stalls=0.3, shares={**shares, "forward": 0.5, "other": 0.29})
+    beside = loop_stall.judge(replace(in_forward, recompiled=(23, 0.4)))
+    assert isinstance(beside, Found)
+    assert beside.share == pytest.approx(0.3)
+
+
+def test_padding_is_not_ruled_out_by_a_forward_that_was_not_seen() -> None:
+    """The model is run by no module's call: what it takes lies in the rest, which is most of the step."""
+    padded = waiting(shares={"wait": 0.0, "forward": 0.0, "other": 0.95}, compute=0.04, padding=0.6)
+    assert "padding-waste" in reach(padded).untold
+    for run in (
+        replace(padded, padding=0.1),
+        replace(padded, compute=0.002),  # all that the loop does is 5% of the step
+        replace(padded, shares={"wait": 0.0, "forward": 0.1, "other": 0.9}),
+    ):
+        assert "padding-waste" in reach(run).eliminated
+
+
+def test_float64_costs_no_more_than_the_model_takes() -> None:
+    """Of a step that is mostly the loop's own work it can save little, and nothing that is worth an alarm."""
+    double = {"parameters": {"float64": 9}}
+    shares = {"wait": 0.0, "forward": 0.02, "backward": 0.02, "update": 0.01, "other": 0.95}
+    small = waiting(shares=shares, compute=0.04, process=double)
+    assert "5.0% of a step" in reach(small).eliminated["slow-precision"]
+    some = replace(small, shares={**shares, "forward": 0.15, "backward": 0.15, "other": 0.69})
+    verdict = reach(replace(some, stalls=0.6, stall_every=10))
+    assert [one.cause for one in verdict.named] == ["loop-stall", "slow-precision"]
+    assert verdict.named[1].certainty < 0.3
+    assert "was not measured" in verdict.named[1].evidence[-1]
+
+
+def test_float64_comes_first_where_computing_is_most_of_the_step() -> None:
+    """Little waiting was measured beside it, and that is not what the loop should be cured of first."""
+    shares = {"wait": 0.15, "forward": 0.4, "backward": 0.35, "update": 0.05, "other": 0.05}
+    run = waiting(shares=shares, compute=0.034, process={"parameters": {"float64": 9}}, making=CPU)
+    verdict = reach(replace(run, loader=0.04))
+    assert verdict.cause == "slow-precision"
+    assert len(verdict.named) > 1
+    waits = replace(run, shares={**shares, "wait": 0.5, "forward": 0.15, "backward": 0.15}, compute=0.02)
+    assert reach(replace(waits, loader=0.04)).named[-1].cause == "slow-precision"
+
+
 def unseen(**more: Any) -> Evidence:
     """A loop that no loader feeds, as of reinforcement learning: whether it waits is not known."""
     shares = {"wait": None, "forward": 0.3, "backward": 0.3, "update": 0.1, "other": 0.3}
@@ -408,4 +459,4 @@ def test_a_loader_that_was_cured_before_bounds_no_cure_of_the_loop() -> None:
 
 def test_causes_of_the_loader_are_causes() -> None:
     """By the ids that they have."""
-    assert {cause.ID for cause in ALL} >= _OF_THE_LOADER
+    assert {cause.ID for cause in ALL} >= OF_THE_LOADER

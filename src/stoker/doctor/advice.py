@@ -3,6 +3,7 @@
 The reports are of others' projects, by their names on GitHub.
 """
 
+from math import ceil, sqrt
 from typing import Any
 
 from stoker.changes import ALL
@@ -21,6 +22,10 @@ CONSEQUENCES = {
     "batch norm still sees the micro-batch",
     "bucket": "samples of a length come together: shuffle within windows, then the batches; the learning "
     "rate may stay, but batches differ more from each other, and a mean over tokens is to be weighed by them",
+    "block_order": "samples of a block come together: batches are more alike in themselves, and differ more "
+    "from each other; learning rate and schedule stay, blocks are to be shuffled too",
+    "own_feed": "the same samples, shuffled by Feed and not by the script's sampler: learning "
+    "rate and schedule stay",
     "pad": "padded places must be masked in loss and attention; learning rate and schedule stay",
 }
 # Why the workers of a stream are left as many as they are.
@@ -37,11 +42,46 @@ _LINES = {
     "threads": "torch.set_num_threads({value})  # or OMP_NUM_THREADS={value} in the environment",
     "worker_threads": "DataLoader(..., worker_init_fn=lambda _: torch.set_num_threads({value}))",
     "stage": "stoker stage SRC DST  # then give the script DST",
-    "feed": "loader = stoker.Feed(dataset, batch_size=..., shuffle=True)  # where the DataLoader stood",
+    "feed": '[changes]  # in stoker.toml\nfeed = "{value}"\nstoker run --with stoker.toml SCRIPT',
+    "accumulate": "(loss / {value}).backward()  # of {value} micro-batches, then one optimizer.step()",
+    "own_feed": "loader = stoker.Feed(dataset, batch_size=..., shuffle=True)  # where the DataLoader stood",
+    "block_order": "loader = stoker.Feed(dataset, batch_size=..., shuffle='blocks')  # the same",
     "dynamic": "model = torch.compile(model, dynamic=True)",
     "dtype": "model = model.float()  # and data as float32",
     "worker_affinity": "os.sched_setaffinity(0, range(os.cpu_count()))  # before workers start",
 }
+
+
+def consequences_of(
+    change: str, value: Any, *, batch: int | None = None, epoch_steps: float | None = None
+) -> str:
+    """What a change means for the rest of a training, by the script's own batch and steps an epoch."""
+    told = CONSEQUENCES.get(change, "")
+    if value is None or not batch:
+        return told
+    if change == "accumulate":
+        each = ceil(batch / value)
+        return (
+            f"{value} micro-batches of {each} samples a step: the loss is divided by {value}, the scheduler "
+            f"steps once an update; batch norm sees {each} samples"
+        )
+    if change != "batch_size":
+        return told
+    times = value / batch
+    fewer = "fewer" if times > 1 else "more"
+    steps = f"{_number(max(times, 1 / times))} times {fewer} steps an epoch"
+    if epoch_steps:
+        steps = f"{epoch_steps:,.0f} steps an epoch become {epoch_steps / times:,.0f}"
+    return (
+        f"{_number(times)} times the batch ({batch} to {value}), and {steps}: begin with {_number(times)} "
+        f"times the learning rate for SGD (the linear rule), {_number(sqrt(times))} times for Adam (the rule "
+        "of the root), and a warm-up; schedules that count steps must be given as many as there are then "
+        "(transformers#21521)"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def lines_for(change: str, value: Any, text: str) -> tuple[str, ...]:
@@ -49,4 +89,4 @@ def lines_for(change: str, value: Any, text: str) -> tuple[str, ...]:
     line = _LINES.get(change)
     if line is None or (value is None and "{value}" in line):
         return (text,)
-    return (line.format(value=value),)
+    return tuple(line.format(value=value).split("\n"))

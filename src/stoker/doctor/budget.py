@@ -62,13 +62,17 @@ class Ram:
 
     `workers` is the private memory of all `count` of them, `queue` the batches that wait in shared memory
     (`each_queue` a worker's), `pinned` the one copied into pinned memory. `free` and `shm_free` are what was
-    free before the script started, by the machine and by the control group.
+    free before the script started, by the machine and by the control group. Where `ranks` share the machine,
+    all is of one of them: what it needs, and its part of what is free. `tried`: a worker's memory is that of
+    so many that were tried, in a loop that has none.
     """
 
+    ranks: int = 1
     count: int | None = None
     main: int | None = None
     workers: int | None = None
     each_worker: int | None = None
+    tried: int | None = None
     queue: int | None = None
     each_queue: int | None = None
     pinned: int | None = None
@@ -196,18 +200,20 @@ def _by_batch(vram: Vram, own: int | None) -> dict[int, Need]:
 
 
 def _ram(run: Evidence) -> Ram:
+    room = Ram(
+        ranks=run.ranks_here,
+        free=_part(run, "memory_free_bytes"),
+        limit=run.host.get("memory_limit_bytes"),
+        shm_free=_part(run, "shm_free_bytes"),
+    )
     if run.sizes is None:
-        return Ram(
-            free=run.host.get("memory_free_bytes"),
-            limit=run.host.get("memory_limit_bytes"),
-            shm_free=run.host.get("shm_free_bytes"),
-            why="the sizes of the processes were not read",
-        )
+        return replace(room, why="the sizes of the processes were not read")
     drawn, batch = run.drawn, run.batch_bytes
     ahead = 2 if drawn is None or drawn.prefetch is None else drawn.prefetch
     each_queue = None if batch is None else ahead * batch
     pinned = batch if batch is not None and drawn is not None and drawn.pinned else None
-    found = Ram(
+    found = replace(
+        room,
         main=run.sizes.main,
         count=run.workers,
         workers=None if run.sizes.worker is None else run.workers * run.sizes.worker,
@@ -215,13 +221,17 @@ def _ram(run: Evidence) -> Ram:
         queue=None if each_queue is None else run.workers * each_queue,
         each_queue=each_queue,
         pinned=pinned,
-        free=run.host.get("memory_free_bytes"),
-        limit=run.host.get("memory_limit_bytes"),
-        shm_free=run.host.get("shm_free_bytes"),
+        tried=run.sizes.tried,
         why=None if run.sizes.worker or not run.workers else "no worker's private memory was read",
     )
     most, by = most_workers(found)
     return replace(found, need=ram_with(found, None), most_workers=most, limited_by=by)
+
+
+def _part(run: Evidence, name: str) -> int | None:
+    """One rank's part of what the machine has: the others need as much."""
+    whole: int | None = run.host.get(name)
+    return None if whole is None else whole // run.ranks_here
 
 
 def ram_with(ram: Ram, workers: int | None) -> int | None:

@@ -19,9 +19,9 @@ from stoker.doctor.scale import GPUS
 from stoker.doctor.scale_load import load_of, machine_of
 from stoker.doctor.words import show
 from stoker.doctor.world import ranks_to_start
-from stoker.errors import DiagnosisFailed, NotPermitted, UsageError
+from stoker.errors import DiagnosisFailed, NotPermitted, ScriptNotFound, UsageError
 from stoker.watch import Record
-from stoker.watch.record import default_root, writing
+from stoker.watch.record import default_root, told_of, writing
 
 DEFAULT_BUDGET = 90.0
 
@@ -172,12 +172,15 @@ def _of(words: list[str], held: _Held, *, module: bool) -> Diagnosis:
     folder, budget, offline = _home(held.runs) / "doctor", held.budget, held.offline
     with status.status("looking at this machine") as told, writing("the diagnosis", folder):
         tell = told.update
-        if held.ranks > 1:
-            ranks = held.ranks
-            return examine_ranks(
-                command, ranks=ranks, folder=folder, budget=budget, tell=tell, offline=offline
-            )
-        return examine(command, folder=folder, budget=budget, tell=tell, wish=held.wish, offline=offline)
+        try:
+            if held.ranks > 1:
+                ranks = held.ranks
+                return examine_ranks(
+                    command, ranks=ranks, folder=folder, budget=budget, tell=tell, offline=offline
+                )
+            return examine(command, folder=folder, budget=budget, tell=tell, wish=held.wish, offline=offline)
+        except ScriptNotFound as error:
+            raise ScriptNotFound(f"{error}. {_nor_a_record(words[0], held.runs)}") from None
 
 
 def _of_notebook(words: list[str], held: _Held) -> Diagnosis:
@@ -188,6 +191,16 @@ def _of_notebook(words: list[str], held: _Held) -> Diagnosis:
         except DiagnosisFailed as error:
             raise DiagnosisFailed(str(error).replace(str(script), words[0])) from error
     return replace(found, command=tuple(words))
+
+
+def _nor_a_record(word: str, runs: Path | None) -> str:
+    """That records were looked for too, and where; what else is there."""
+    root = runs or default_root()
+    folder = next((one for one in (Path(word), root / word) if one.is_dir()), None)
+    why = "No record has that name either"
+    if folder is not None:
+        why = f"The folder {folder} is no record: there is no run.json in it"
+    return f"{why}. Records are looked for in {told_of(root)}; `latest` names the newest"
 
 
 def is_record(word: str, runs: Path | None) -> bool:

@@ -23,7 +23,9 @@ from stoker.scratch import Message
 Lines = Sequence[Mapping[str, Any]]
 # A card at rest lowers its clock; readings of that say nothing.
 _AT_WORK_PERCENT = 50
-UNPROBED = "convolutions alone"
+UNPROBED, AUTOTUNE = "convolutions alone", "autotune"
+# Sizes of a loop whose shapes stay: its own, and that of an epoch's last batch.
+_FEW_SIZES = 2
 # By how much updates a step may be off a whole number for the first or last step that was cut.
 _AT_THE_ENDS = 0.1
 
@@ -129,7 +131,17 @@ def missing_of(messages: Sequence[Message]) -> dict[str, str]:
     events = len(told.get("allocations", {}).get("events", ()))
     if events > MOST_EVENTS:
         found["allocations"] = f"{events} in the first steps are not played, more than {MOST_EVENTS}"
+    found[AUTOTUNE] = _why_not_tuned(told.get("observed", {}))
     return {name: str(why) for name, why in found.items() if why is not None}
+
+
+def _why_not_tuned(process: Mapping[str, Any]) -> str | None:
+    """Why it is not known what cuDNN's tries cost, where it makes them again for each new shape."""
+    sizes = len(set(process.get("work") or ()))
+    if not process.get("on_gpu") or not process.get("autotune") or 0 < sizes <= _FEW_SIZES:
+        return None
+    seen = f"{sizes} sizes of input were seen" if sizes else "the sizes of its inputs were not seen"
+    return f"cudnn.benchmark is on and {seen}: what trying each of them out costs is not timed"
 
 
 def _all(messages: Sequence[Message], kind: str) -> list[Mapping[str, Any]]:

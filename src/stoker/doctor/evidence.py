@@ -22,9 +22,9 @@ from stoker.doctor.finding import ALARM
 from stoker.doctor.foreign import foreign_cores
 from stoker.doctor.own_steps import own_steps
 from stoker.doctor.padding import read_padding
-from stoker.doctor.ranks import Together
+from stoker.doctor.ranks import Together, ranks_beside
 from stoker.doctor.resources import Memory, Threads, read_memory, read_threads
-from stoker.doctor.sizes import Sizes, read_sizes
+from stoker.doctor.sizes import Sizes, read_sizes, with_tried
 from stoker.doctor.steadiness import settled_step, spread_of
 from stoker.doctor.trends import growth_of, more_work_of, rare_stalls_of, stalls_of
 from stoker.scratch import Message
@@ -40,7 +40,7 @@ _MOST_BATCHES = 4096
 # Bytes a batch: less are those of the counters that were read beside it.
 _NO_READING = 4096
 # Of the cores that may be used, for them to be what limits a run.
-_FULL = 0.85
+FULL = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +62,13 @@ class LoaderFacts:
 class Evidence:
     """One run. Times are seconds a step, unless they say otherwise.
 
-    `compute` is what a step takes with held batches, `loader` what the loader needs for a step's batches with
+    `compute` is what a step takes with held batches, `from_memory` with batches that a feed hands out of
+    memory, and by what share that may be off, `loader` what the loader needs for a step's batches with
     nobody computing, `loader_with` the same with another number of workers. `making` holds means a batch,
     `epochs` those of the first epoch and of the later ones; `made` is what each batch took, in order.
     `foreign` are cores that other processes may have taken from it.
     `step_with` is (workers, seconds a step, their spread) of the loop with another number of workers.
+    `ranks_here` is how many ranks share the machine with this one, itself too.
     `startup` is the share of time from `iter()` to an epoch's first batch, where workers make it; `starts` is
     how many epochs begin, a step.
     `typical` is the median step, `settled` the mean of those beside which no loader was starting up;
@@ -77,6 +79,8 @@ class Evidence:
     `stalls` is the share of time in steps that the loop itself holds up, each so many steps after the one
     before; `rare_stalls` the same where there are one or two of them, of which `stalls` tells nothing.
     `memory` and `threads` are what the counters tell, `one_thread` a step with one thread in each process.
+    `dataset` is how many samples there are; `unkept` why kept ones would not be the script's, as random ones
+    would not ("" where nothing speaks against it).
     `ending` is what the script lacked when it died; one that never made a step has a `step` without end.
     `generator` is one of the script's own in which the loop stands, where it draws from no loader.
     `reread` are samples read again after the run, `stub` is making batches with parts answered from memory.
@@ -90,6 +94,7 @@ class Evidence:
     shares: Mapping[str, float | None]
     startup: float = 0.0
     starts: float = 0.0
+    ranks_here: int = 1
     steps: int = 0
     typical: float | None = None
     settled: float | None = None
@@ -98,6 +103,7 @@ class Evidence:
     batches: float = 1.0
     compute: float | None = None
     compute_spread: float | None = None
+    from_memory: tuple[float, float | None] | None = None
     loader: float | None = None
     loader_with: tuple[int, float] | None = None
     step_with: tuple[int, float, float | None] | None = None
@@ -108,6 +114,8 @@ class Evidence:
     epochs: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
     made: tuple[float, ...] = ()
     batch_bytes: int | None = None
+    dataset: int | None = None
+    unkept: str | None = None
     padding: float | None = None
     recompiled: tuple[int, float] | None = None
     growth: float | None = None
@@ -172,7 +180,7 @@ class Evidence:
             return waiting
         saved = max(0.0, 1 - self.compute / self.step)
         used, otherwise = (self.cores or 0.0) + (self.foreign or 0.0), max(self.starting, self.freed or 0.0)
-        full = self.workers and self.own_cores is not None and used >= _FULL * self.own_cores
+        full = self.workers and self.own_cores is not None and used >= FULL * self.own_cores
         return saved if full and waiting >= ALARM > otherwise else min(waiting, saved)
 
     @property
@@ -182,13 +190,6 @@ class Evidence:
             return None
         again, first = self.reread.again, self.making.get("bytes") or 0.0
         return again if first < _NO_READING or (again.asked or 0.0) >= 0.5 * first else None
-
-    def saved_by(self, part: float) -> float:
-        """The share of a step that is saved when a batch takes only this part of the time to make."""
-        if self.loader is None:
-            return self.lost * max(0.0, 1 - part)
-        after = max(self.loader * part, self.compute or 0.0)
-        return max(0.0, min(self.lost, 1 - after / self.step))
 
     @property
     def workers(self) -> int:
@@ -247,7 +248,7 @@ class Evidence:
 
     def saturates(self, cores: float) -> bool:
         """Whether the process and its workers use nearly all of so many cores."""
-        return self.cores is not None and self.cores >= _FULL * cores
+        return self.cores is not None and self.cores >= FULL * cores
 
     @property
     def busy(self) -> float | None:
@@ -309,9 +310,13 @@ def read(
     own = own_steps(steps, rank.meetings())
     part = sum(step.seconds for step in own) / sum(seconds)
     stalls, every = stalls_of(own)
+    filling = _filling(drawn, making)
     compute, compute_spread = replayed(
-        all_steps, told.get("replay"), missing, workers=workers, filling=_filling(drawn, making)
+        all_steps, told.get("replay"), missing, workers=workers, filling=filling
     )
+    held, held_spread = replayed(all_steps, told.get("from_memory"), {}, workers=workers, filling=filling)
+    if "unheld" in told:
+        missing["from memory"] = told["unheld"]["why"]
     begun = [step for step in steps if step.startup]
     # A loop that makes its own batches starts nothing: the first of an epoch takes as long as any.
     alone = drawn is not None and drawn[1].workers == 0
@@ -321,6 +326,7 @@ def read(
         shares=_shares(steps),
         startup=0.0 if alone else sum(step.startup for step in begun) / sum(seconds),
         starts=len(begun) / len(steps),
+        ranks_here=max(ranks_beside(record, number), process.get("world") or 1),
         steps=len(steps),
         typical=median(seconds),
         spread=spread_of(seconds),
@@ -329,6 +335,7 @@ def read(
         settled=settled_step(steps, workers),
         compute=compute,
         compute_spread=compute_spread,
+        from_memory=None if held is None else (held, held_spread),
         loader=_scaled(drained(told.get("drain"), missing), per_step),
         loader_with=more.get("loader_with"),
         step_with=more.get("step_with"),
@@ -337,6 +344,8 @@ def read(
         epochs=epochs.compared(),
         made=tuple(made),
         batch_bytes=_batch_bytes(told),
+        dataset=told.get("batch", {}).get("dataset"),
+        unkept=told.get("storage", {}).get("unkept"),
         padding=read_padding(told),
         recompiled=_recompiled(told),
         growth=growth[0],
@@ -351,7 +360,7 @@ def read(
         cores=cores_used(resources),
         foreign=foreign_cores(lines, began, ended),
         memory=read_memory(lines, told.get("drain", {}).get("sized") or ()),
-        sizes=read_sizes(lines),
+        sizes=with_tried(read_sizes(lines), more.get("worker_with")),
         threads=read_threads(resources, told.get("observed", {}).get("threads")),
         one_thread=more.get("one_thread"),
         ending=more.get("ending"),

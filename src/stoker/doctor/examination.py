@@ -1,5 +1,6 @@
 """A diagnosis of a script: scratch runs of the user's own loop, and what they showed."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,8 +35,11 @@ from stoker.scratch import Guards, Limits, Message, Result, run
 from stoker.scratch import Plan as ScratchPlan
 from stoker.watch import Record
 from stoker.watch.record import new_name
+from stoker.watch.script import find_script
 
 _HOOK = "stoker.doctor.trial:prepare"
+# Of bytes on a disk: a record of some steps takes less.
+_LEAST_FREE = 1 << 16
 _OF_DEVICE = (
     "trace", "syncs", "copied", "variants", "resized", "others", "allocator", "clocks", "overflow",
 )  # fmt: skip
@@ -146,6 +150,7 @@ def examine(
     With a `wish`, sizes are run in processes of their own as far as predictions of the card's memory need it.
     """
     began = time.monotonic()
+    _require_script(command)
     host = _host()
     name = new_name()
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +173,7 @@ def examine(
     }
     evidence = read(record, result.messages, host, known)
     if evidence is None:
-        raise DiagnosisFailed(_why_nothing(result, command))
+        raise DiagnosisFailed(_why_nothing(result, command, record, folder=folder))
     more: dict[str, Any] = {}
     for attempt in (try_one_thread, try_workers):
         more = _joined(more, attempt(hold, folder, name, evidence, _left(began + budget), tell))
@@ -204,6 +209,7 @@ def examine_ranks(
 ) -> Diagnosis:
     """The same for a script with several ranks: the experiments are held on all of them at once."""
     began = time.monotonic()
+    _require_script(command)
     host = _host()
     name = new_name()
     folder.mkdir(parents=True, exist_ok=True)
@@ -219,6 +225,15 @@ def examine_ranks(
     return replace(found, offline=offline)
 
 
+def _require_script(command: Sequence[str]) -> None:
+    """That it is there, before the machine is looked at; a module is found in the scratch run alone.
+
+    To find one runs what its package does when it is imported.
+    """
+    if command[0] != "-m":
+        find_script(command[0], list(command[1:]))
+
+
 def _read_ranks(
     command: Sequence[str],
     result: Result,
@@ -232,7 +247,7 @@ def _read_ranks(
     if len(record.ranks) == ranks and result.outcome not in ("crashed", "failed"):
         evidence = read_ranks(record, result.messages, host, more)
     if evidence is None:
-        raise DiagnosisFailed(_why_nothing(result, command))
+        raise DiagnosisFailed(_why_nothing(result, command, folder=folder.parent))
     return evidence, record
 
 
@@ -357,12 +372,21 @@ def _shown_texts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _record(folder: Path, result: Result, command: Sequence[str]) -> Record:
     if not (folder / "run.json").exists():
-        raise DiagnosisFailed(_why_nothing(result, command))
+        raise DiagnosisFailed(_why_nothing(result, command, folder=folder.parent))
     return Record.open(folder)
 
 
-def _why_nothing(result: Result, command: Sequence[str]) -> str:
-    """Why there is no step to speak of."""
+def _why_nothing(
+    result: Result, command: Sequence[str], record: Record | None = None, *, folder: Path
+) -> str:
+    """Why there is no step to speak of; `folder` is where the record was to be."""
+    free = shutil.disk_usage(folder).free
+    if result.steps and free < _LEAST_FREE:
+        return (
+            f"{' '.join(command)} made {result.steps} steps, and none could be recorded: {free:,} bytes are "
+            f"free on the disk of {folder}. What to do: make room there, or name a folder on another disk by "
+            "$STOKER_RUNS"
+        )
     said = [message.body.get("text", "") for message in result.messages if message.kind == "error"]
     said = said or result.stderr_tail.strip().splitlines()
     if result.reason.startswith("rank "):
@@ -370,6 +394,11 @@ def _why_nothing(result: Result, command: Sequence[str]) -> str:
     advice = "run it as it stands first; the doctor needs a loop that trains"
     if result.outcome == "timed-out":
         advice = "give it longer with --budget SECONDS"
+        if record is None or not any(True for rank in record.ranks.values() for _ in rank.steps()):
+            advice = (
+                "no optimizer step was seen. One is a call of step() of a torch optimizer in the script's "
+                f"own process; if it comes later than that, {advice}"
+            )
     return (
         f"{' '.join(command)} made no step that could be observed ({result.outcome}: {result.reason})"
         + (f"; it said: {said[-1]}" if said else "")

@@ -1,7 +1,8 @@
 """What a cause says of a run: that it is one, and why; or that it is not, and by which measurement."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 # The least share of a step that is worth an alarm.
 ALARM = 0.10
@@ -12,12 +13,16 @@ KEEPS_UP = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Cure:
-    """What to do about a cause. `change` is the change's id; its kind says what it does to the maths."""
+    """What to do about a cause. `change` is the change's id; its kind says what it does to the maths.
+
+    `value` is the setting's, where the cause tells it.
+    """
 
     change: str
     text: str
     kind: Literal["same", "redraw", "numerics", "optimization"] = "same"
     risk: str = ""
+    value: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +31,13 @@ class Found:
 
     A share of None was not measured: a switch that is on, a limit that is reached. Such a cause comes before
     those that it may be behind. `slows`: it takes time, or the run's life; one that does neither, as memory
-    that is held twice, comes after all that do. `computes`: it lies in computing itself, and its cure raises
-    that ceiling.
+    held twice, comes after all that do. `computes`: it lies in computing itself, and its cure raises that
+    ceiling.
     `cures` are those of the cause that can help here; None: all of them.
+    Of the loader, `frees` are the parts of making a batch that its cure leaves out, as shares of them,
+    `takes` what of its time the loader then takes otherwise, and `overlaps`, whether batches are then made
+    beside the loop. `weighs` puts it in order, where that is not the share, but the most that it can be, say;
+    `behind`: it is no cause without another.
     """
 
     share: float | None
@@ -37,11 +46,23 @@ class Found:
     computes: bool = False
     slows: bool = True
     cures: tuple[Cure, ...] | None = None
+    frees: Mapping[str, float] = field(default_factory=dict)
+    takes: float = 1.0
+    overlaps: bool = False
+    weighs: float | None = None
+    behind: bool = False
+
+    @property
+    def is_minor(self) -> bool:
+        """Whether it is not worth an alarm: by all that is lost beside it, where its cure saves a part."""
+        costs = self.share if self.weighs is None else self.weighs
+        return costs is not None and costs < ALARM
 
     @property
     def weight(self) -> tuple[bool, float]:
         """By which causes are put in order, the greatest first."""
-        return self.slows, self.certainty if self.share is None else self.share * self.certainty
+        costs = self.share if self.weighs is None else self.weighs
+        return self.slows, self.certainty if costs is None else costs * self.certainty
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,19 +105,23 @@ def _of_card(question: Question, budget: Budget) -> Answer:
 
 
 def _of_host(question: Question, budget: Budget) -> Answer:
-    ram = budget.ram if question.ram is None else replace(budget.ram, free=question.ram)
+    ram = budget.ram
+    if question.ram is not None:
+        ram = replace(ram, free=question.ram // ram.ranks)
     need = None if question.workers is None else ram_with(ram, question.workers)
     most, by = most_workers(ram)
     into = "the memory that is free" if question.ram is None else size(question.ram)
+    whose = "" if ram.tried is None else f" (a worker's memory is that of the {ram.tried} that were tried)"
+    into += "" if ram.ranks == 1 else f" with {ram.ranks} ranks in it, each with as many"
     if most is None or (question.workers is not None and need is None):
         return _untold(question, "workers", into, ram.why or "no worker's memory was read")
     if question.workers is None or need is None:
-        text = f"{most} workers fit {into}; {by} ends first"
+        text = f"{most} workers fit {into}; {by} ends first{whose}"
         return Answer(asked=f"workers in {into}", fits=None, need=None, room=ram.free, most=most, text=text)
     fits = question.workers <= most
     text = (
         f"{question.workers} workers need {size(need)} in all: they {'fit' if fits else 'do not fit'} "
-        f"{into}; {most} do, {by} ends first"
+        f"{into}; {most} do, {by} ends first{whose}"
     )
     asked = f"workers {question.workers} in {into}"
     return Answer(asked=asked, fits=fits, need=need, room=ram.free, most=most, text=text)

@@ -40,6 +40,10 @@ class Held:
         sizes = [kept.nbytes() for kept in self._ring]
         return round(sum(sizes) / len(sizes)) if sizes and sum(sizes) else None
 
+    def batches(self) -> list[Any]:
+        """All of them as they came: to be read, and not written to."""
+        return [kept.whole() for kept in self._ring]
+
     def leaves(self) -> list[list[Any]]:
         """What is in each batch, flat."""
         return [kept.leaves for kept in self._ring]
@@ -48,6 +52,14 @@ class Held:
 def bytes_in(batch: Any) -> int:
     """Bytes of the tensors in a batch."""
     return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
+def samples_of(iterator: Any) -> int | None:
+    """How many samples the dataset of a loader's iterator has; None of a stream, or where it does not say."""
+    try:
+        return len(iterator._dataset)
+    except Exception:  # noqa: BLE001  # the script's own `__len__` may raise anything
+        return None
 
 
 class _Kept:
@@ -62,6 +74,9 @@ class _Kept:
                 self._working[at] = _copied(kept)
                 self._versions[at] = _version(self._working[at])
         return tree_unflatten(self._working, self._spec)
+
+    def whole(self) -> Any:
+        return tree_unflatten(self.leaves, self._spec)
 
     def nbytes(self) -> int:
         return bytes_in(self.leaves)

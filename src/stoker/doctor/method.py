@@ -9,10 +9,12 @@ from stoker.scratch import Message
 _PLUMBING = frozenset(
     {
         "started", "progress", "end", "error", "shield", "finished", "batch", "first", "death", "device",
-        "allocations", "untraced", "unresized", "overflow",
+        "allocations", "untraced", "unresized", "unheld", "overflow",
     }
 )  # fmt: skip
-_NAMES = {"began": "start and warm-up", "observed": "observe", "generator": "look"}
+_NAMES = {
+    "began": "start and warm-up", "observed": "observe", "generator": "look", "from_memory": "from memory",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,11 @@ from typing import Any
 from stoker.doctor.ahead import step_seconds
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM
+from stoker.doctor.samples import why_unpredicted
+from stoker.doctor.worker_rates import rate_with
 
-# What a prediction may be off by where few of its kind were tried, as a share. On 2 cores three settings of
-# the ward missed by 2 to 5%, two rewritten scripts by 17 and 26% (benchmarks/cures.md).
+# What a prediction may be off by where few of its kind were tried, as a share. On 2 cores 7 settings missed
+# by 0.1 to 12%, 12 of 13 feeds by 1.5 to 34%, 2 of 3 rewritten scripts by 6 and 12% (benchmarks/cures.md).
 _UNTRIED_SETTING, _UNTRIED_SCRIPT = 0.10, 0.30
 # And for each doubling of workers beyond those that were measured. On 2 cores, with 2 and 4 workers measured,
 # 8, 12 and 16 of them at a store were predicted 7, 26 and 20% too high while others used the machine.
@@ -36,8 +38,8 @@ _UNTRIED_DOUBLING = 0.10
 # What the mean step may be off by where too few were seen to tell: under 16. On 2 cores that others used as
 # well, means of 8 to 15 steps of 65 and 116 ms were off by 13 to 45%, nine times in ten.
 _UNTOLD_SPREAD = 0.30
-# Changes after which nothing is made for a batch any more: it comes from memory, or is made on the device.
-_NO_LOADER = frozenset({"feed", "gpu_transform"})
+# Changes after which nothing is made for a batch any more: it comes from memory.
+_NO_LOADER = frozenset({"feed"})
 # What the loop itself does for a batch that is held in the host's memory: drawing its numbers, then one
 # gather. On 2 cores a loop of 0.7 ms waited 0.27 ms for its batches of 0.22 MB, and one of 3 to 5 ms, on a
 # busy machine, 0.31 to 0.63 for those of 0.13 MB; alone, batches of 8 MB took 0.7 ms and small ones 0.14.
@@ -47,8 +49,17 @@ _READ_AGAIN = 4
 # Other changes to how batches are made and handed over; what is not among them is of the loop itself.
 _OF_THE_INPUT = _NO_LOADER | {
     "num_workers", "prefetch_factor", "persistent_workers", "stage", "collate", "rechunk", "pack",
-    "memory_map",
+    "memory_map", "open_once", "batch_read", "batch_index", "batch_requests", "batch_transform",
+    "block_order", "gpu_transform", "own_feed",
 }  # fmt: skip
+# What a batch takes after these nothing has measured: on the device, in another order, by other requests.
+_UNMEASURED = {
+    "gpu_transform": "what the transforms take on the device was not measured",
+    "batch_transform": "what is left to the dataset then was not measured",
+    "batch_requests": "what a whole batch takes by one request was not measured",
+    "block_order": "reading in that order was not tried",
+    "own_feed": "a feed in the DataLoader's place was not tried",
+}
 # Changes that were tried together, as one thread in each process.
 _THREADS = frozenset({"threads", "worker_threads"})
 # Changes that leave the script's text alone.
@@ -118,15 +129,20 @@ def predict(
     seconds, limit = found
     known = errors or {}
     wrong = max(known.get(change.change, untried(change.change)) for change in changes)
-    half, rate = (
-        hypot(_spread(run, changes, limit), wrong, _UNTRIED_DOUBLING * _doublings(run, changes)),
-        1 / seconds,
-    )
+    half = hypot(_spread(run, changes, limit), wrong, _UNTRIED_DOUBLING * _doublings(run, changes))
+    rate = 1 / seconds
     return Prediction(
         changes=tuple(changes),
         rate=Interval(low=rate * exp(-half), mid=rate, high=rate * exp(half)),
         limit=limit,
     )
+
+
+def why_not_told(run: Evidence, change: Change) -> str | None:
+    """Why a change has no prediction, where that is more than that its cause was not measured."""
+    if change.change == "feed":
+        return why_unpredicted(run, change.value)
+    return _UNMEASURED.get(change.change)
 
 
 def untried(change: str) -> float:
@@ -146,7 +162,8 @@ def _spread(run: Evidence, changes: Sequence[Change], limit: str) -> float:
     if tried is not None and any(one.change == "num_workers" and one.value == tried[0] for one in changes):
         spread = tried[2]
     elif limit == "compute" and any(one.change in _NO_LOADER for one in changes):
-        spread = run.compute_spread
+        held = run.from_memory if any(one.change == "feed" for one in changes) else None
+        spread = run.compute_spread if held is None else held[1]
     return _UNTOLD_SPREAD if spread is None else spread
 
 
@@ -314,41 +331,7 @@ def loader_seconds(run: Evidence, workers: int) -> float | None:
     if 0 in points:  # a loop that makes its own batches does a worker's work
         points.setdefault(1, points.pop(0))
     measured = sorted((count, rate) for count, rate in points.items() if count)
-    rate = _rate_at(measured, workers)
-    last, most = measured[-1]
-    if workers > last and (cores := core_seconds(run)) is not None:
-        rate = min(
-            rate, most * queued_rate(cores, last / most, workers) / queued_rate(cores, last / most, last)
-        )
-    return 1 / rate
-
-
-def queued_rate(cores: float, turn: float, workers: int) -> float:
-    """Batches a second of so many workers that wait, then queue for the cores.
-
-    The time of a worker's `turn` in which it waits passes for all workers at once; the other is that of the
-    cores, for one at a time (mean value analysis; Reiser and Lavenberg 1980).
-    """
-    waits = max(0.0, turn - cores)
-    rate = length = 0.0
-    for number in range(1, workers + 1):
-        at_cores = cores * (1 + length)
-        rate = number / (waits + at_cores)
-        length = rate * at_cores
-    return rate
-
-
-def _rate_at(measured: Sequence[tuple[int, float]], workers: int) -> float:
-    first, last = measured[0], measured[-1]
-    if workers <= first[0]:
-        return first[1] * workers / first[0]
-    if workers < last[0]:
-        return first[1] + (last[1] - first[1]) * (workers - first[0]) / (last[0] - first[0])
-    most = last[1] * workers / last[0]
-    if last[0] == first[0]:
-        return most
-    slope = max(0.0, (last[1] - first[1]) / (last[0] - first[0]))
-    return min(last[1] + slope * (workers - last[0]), most)
+    return 1 / rate_with(measured, workers, cores=core_seconds(run))
 
 
 def core_seconds(run: Evidence) -> float | None:
@@ -393,19 +376,20 @@ def _first_batch(run: Evidence) -> float:
     return run.make * max(run.starts, run.batches / run.drawn.length if run.drawn.length else 0.0)
 
 
-def _made_on_the_device(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
-    making = float(run.making.get("cpu") or 0.0) * run.batches
-    return replace(loop, loader=0.0, startup=0.0, saved=_over_cores(run, making))
-
-
 def _held(run: Evidence, loop: _Loop, change: Change) -> _Loop | None:
     """No workers are left for the loop to share the cores with, but it takes each batch from memory itself.
 
-    Beside a GPU that is host time in which the device computes.
+    Beside a GPU that is host time in which the device computes; else what it takes was tried, or goes by what
+    others took. None where samples cannot be kept in memory, or it is not known whether they can.
     """
+    if why_unpredicted(run, change.value) is not None:
+        return None
     if run.on_gpu:
         return replace(loop, workers=0, loader=0.0, startup=0.0)
-    taken = _HELD_SECONDS * run.batches + (run.batch_bytes or 0) * run.batches / _HELD_BYTES_A_SECOND
+    if run.from_memory is not None and run.compute is not None:
+        taken = run.from_memory[0] - run.compute
+    else:
+        taken = _HELD_SECONDS * run.batches + (run.batch_bytes or 0) * run.batches / _HELD_BYTES_A_SECOND
     return replace(loop, workers=0, loader=0.0, compute=loop.compute + taken, startup=_reading_again(run))
 
 
@@ -495,6 +479,6 @@ _EFFECTS: Mapping[str, Callable[[Evidence, _Loop, Change], _Loop | None]] = {
     "keep_pinned": _untold,
     "stage": _from_local_disk,
     "collate": _handed_over_cheaply,
-    "gpu_transform": _made_on_the_device,
     "feed": _held,
+    **dict.fromkeys(_UNMEASURED, _untold),
 }

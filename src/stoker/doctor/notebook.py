@@ -15,6 +15,8 @@ from stoker.errors import NotebookBroken, ScriptNotFound
 
 # Lines that are IPython's and no Python: magics, shell commands, questions.
 _MAGIC = re.compile(r"^\s*(%|!|\?)|\?\s*$")
+# Characters of what is wrong in a file, as it is shown.
+_SHOWN = 60
 _SCRIPT = """from stoker.doctor.cells import run_cells
 
 run_cells({cells!r}, globals())
@@ -70,16 +72,43 @@ def _sources(path: Path) -> list[str]:
             f"{path} has no cells (nbformat {told.get('nbformat') if isinstance(told, dict) else None}): "
             "the doctor reads nbformat 4; convert it with jupyter nbconvert --to notebook --nbformat 4"
         )
-    language = _language(told)
+    language = _language(told, path)
     if language != "python":
         raise NotebookBroken(f"{path} is a notebook in {language}; the doctor runs Python")
-    return ["".join(cell.get("source") or "") for cell in told["cells"] if cell.get("cell_type") == "code"]
+    cells = [_object(cell, f"cell {number}", path) for number, cell in enumerate(told["cells"], 1)]
+    return [
+        _source(cell.get("source"), number, path)
+        for number, cell in enumerate(cells, 1)
+        if cell.get("cell_type") == "code"
+    ]
 
 
-def _language(told: dict[str, Any]) -> str:
-    about = told.get("metadata") or {}
-    named = (about.get("language_info") or {}).get("name") or (about.get("kernelspec") or {}).get("language")
-    return str(named or "python").lower()
+def _object(told: Any, name: str, path: Path) -> dict[str, Any]:
+    """A part of the file that is one by the format; none of it is none of what it may hold."""
+    if told is not None and not isinstance(told, dict):
+        raise NotebookBroken(
+            f"{name} of {path} is {json.dumps(told)[:_SHOWN]}, not an object: the file was changed or "
+            "damaged; open the notebook and save it again"
+        )
+    return told or {}
+
+
+def _source(told: Any, number: int, path: Path) -> str:
+    """A cell's text: a string, or lines."""
+    lines = told if isinstance(told, list) else [told or ""]
+    if not all(isinstance(line, str) for line in lines):
+        raise NotebookBroken(
+            f"cell {number} of {path} has the source {json.dumps(told)[:_SHOWN]}, which is no text: the file "
+            "was changed or damaged; open the notebook and save it again"
+        )
+    return "".join(lines)
+
+
+def _language(told: dict[str, Any], path: Path) -> str:
+    about = _object(told.get("metadata"), "metadata", path)
+    info = _object(about.get("language_info"), "language_info", path)
+    kernel = _object(about.get("kernelspec"), "kernelspec", path)
+    return str(info.get("name") or kernel.get("language") or "python").lower()
 
 
 def _cell(number: int, source: str, path: Path) -> Cell:

@@ -13,6 +13,7 @@ from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.finding import ALARM
 from stoker.doctor.method import Stretch
 from stoker.doctor.model import workers_worth_trying
+from stoker.doctor.sizes import read_sizes
 from stoker.doctor.trial import Parts
 from stoker.scratch import Result
 from stoker.watch import Record
@@ -50,7 +51,9 @@ def try_workers(
             more["loader_with"] = (workers, each * found.batches)
     if "loader_with" not in more:
         more["missing"] = {"workers": f"with {workers} workers: {result.outcome}, {result.reason}"}
-    more["step_with"] = _steps(folder / f"{name}-workers{workers}", result, found.host, workers)
+    own = folder / f"{name}-workers{workers}"
+    more["step_with"] = _steps(own, result, found.host, workers)
+    more["worker_with"] = _worker(own, workers)
     return more
 
 
@@ -68,6 +71,15 @@ def _parts(workers: int, found: Evidence) -> Parts:
         workers=workers,
         instead_of=found.workers,
     )
+
+
+def _worker(folder: Path, workers: int) -> tuple[int, int] | None:
+    """Workers, and the private memory of one of them; of the first rank, as all of them make batches."""
+    if not (folder / "run.json").exists():
+        return None
+    ranks = Record.open(folder).ranks
+    sizes = read_sizes(list(ranks[min(ranks)].resources())) if ranks else None
+    return None if sizes is None or sizes.worker is None else (workers, sizes.worker)
 
 
 def _steps(

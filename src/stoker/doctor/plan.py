@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any, Literal
 
-from stoker.doctor.advice import CONSEQUENCES, MIND, OF_STREAMS, lines_for
+from stoker.doctor.advice import MIND, OF_STREAMS, consequences_of, lines_for
 from stoker.doctor.ahead import long_enough
 from stoker.doctor.budget import Budget
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import Cure
 from stoker.doctor.foreign import FEW
-from stoker.doctor.model import Change, Interval, Prediction, predict, workers_worth_trying
+from stoker.doctor.model import Change, Interval, Prediction, predict, why_not_told, workers_worth_trying
 from stoker.doctor.needs import ram_need, vram_need
+from stoker.doctor.samples import set_bytes, why_left_alone
 from stoker.doctor.verdict import Verdict
 
 Kind = Literal["same", "redraw", "numerics", "optimization"]
@@ -140,13 +141,13 @@ def draw_up(
     steps: int | None = None,
 ) -> Plan:
     """The plan for a verdict. `steps` are those of the whole run; `errors` how wrong the model was so far."""
-    proposed, notes = _propose(verdict, run, budget, errors)
+    epoch_steps = run.drawn.length / run.batches if run.drawn is not None and run.drawn.length else None
+    proposed, notes = _propose(verdict, run, budget, errors, epoch_steps)
     if (run.foreign or 0.0) > FEW:
         notes = (
             *notes,
             f"other processes took up to {run.foreign:.1f} cores from it: rates are of a busy machine",
         )
-    epoch_steps = run.drawn.length / run.batches if run.drawn is not None and run.drawn.length else None
     trained = isfinite(run.step)
     options: list[Option] = []
     for name, widest in _OPTIONS:
@@ -170,10 +171,15 @@ def draw_up(
 
 
 def _propose(
-    verdict: Verdict, run: Evidence, budget: Budget, errors: Mapping[str, float] | None
+    verdict: Verdict,
+    run: Evidence,
+    budget: Budget,
+    errors: Mapping[str, float] | None,
+    epoch_steps: float | None,
 ) -> tuple[list[Step], tuple[str, ...]]:
     """Every cure with a value, how it is applied, and what it would gain by itself; and why some are not."""
     proposed, notes = [], []
+    batch = None if run.drawn is None else run.drawn.batch_size
     for named in verdict.named:
         for cure in named.cures:
             value, note = _value_of(cure, named.cause, run, budget)
@@ -190,7 +196,9 @@ def _propose(
                 share=named.share,
                 risk=cure.risk,
                 mind=MIND.get(cure.change, ""),
-                consequences=CONSEQUENCES.get(cure.change, "") if cure.kind == "optimization" else "",
+                consequences=consequences_of(cure.change, value, batch=batch, epoch_steps=epoch_steps)
+                if cure.kind == "optimization"
+                else "",
             )
             told = predict(run, (_change(step),), errors)
             if told is not None and told.rate.mid < _WORTH * verdict.rate and named.cause not in _OF_MEMORY:
@@ -198,12 +206,19 @@ def _propose(
                 continue
             if told is not None:
                 step = replace(step, predicted=told.rate, limit=told.limit)
+            elif (why := why_not_told(run, _change(step))) is not None:
+                notes.append(f"{_said(step)}: no rate is predicted, {why}")
             proposed.append(step)
     return proposed, tuple(dict.fromkeys(notes))
 
 
 def _value_of(cure: Cure, cause: str, run: Evidence, budget: Budget) -> tuple[Any, str | None]:
     """The value of a setting, where it is one; or why it cannot be had."""
+    if cure.change == "feed":
+        left = why_left_alone(run, cure.value)
+        return cure.value, None if left is None else f"feed={cure.value}: {left}"
+    if cure.value is not None:
+        return cure.value, None
     if cure.change == "num_workers" and run.streams:
         return (None, f"num_workers: {OF_STREAMS}") if run.workers else (1, None)
     if cure.change == "num_workers":
@@ -216,6 +231,8 @@ def _value_of(cure: Cure, cause: str, run: Evidence, budget: Budget) -> tuple[An
         return 1, None  # as it was tried
     if cure.change == "batch_size":
         return _batch_for(run, budget)
+    if cure.change == "accumulate":
+        return _parts_for(run, budget), None
     return None, None
 
 
@@ -271,6 +288,14 @@ def _batch_for(run: Evidence, budget: Budget) -> tuple[int | None, str | None]:
         return None, None
     best = max(fitting)[1]
     return (best, None) if best > own else (None, f"batch_size: of the sizes that ran, {best} is the fastest")
+
+
+def _parts_for(run: Evidence, budget: Budget) -> int | None:
+    """In how many parts the script's own batch fits the card; None where that is not known."""
+    own, fits = None if run.drawn is None else run.drawn.batch_size, budget.vram.largest
+    if not own or not fits or fits >= own:
+        return None
+    return ceil(own / fits)
 
 
 def _choose(steps: list[Step], run: Evidence) -> tuple[Step, ...]:
@@ -331,10 +356,19 @@ def _option(
         epoch=None if rate is None or epoch_steps is None else rate.time_for(epoch_steps),
         total=None if rate is None or steps is None else rate.time_for(steps),
         vram=Need(need=vram_need(run, budget, values), free=budget.vram.free),
-        ram=Need(need=ram_need(run, budget, values), free=budget.ram.free),
+        ram=Need(need=_ram_need(run, budget, values), free=budget.ram.free),
         risk="; ".join(dict.fromkeys(step.risk for step in changes if step.risk)) or "none known",
         alike=alike,
     )
+
+
+def _ram_need(run: Evidence, budget: Budget, values: Mapping[str, Any]) -> int | None:
+    """Kept samples come on top: they are read by the workers that there are."""
+    if values.get("feed") != "ram":
+        return ram_need(run, budget, values)
+    others = {change: value for change, value in values.items() if change != "feed"}
+    loop, samples = ram_need(run, budget, others), set_bytes(run)
+    return None if loop is None or samples is None else loop + samples
 
 
 def _summary(verdict: Verdict, options: list[Option]) -> str:
@@ -349,7 +383,9 @@ def _summary(verdict: Verdict, options: list[Option]) -> str:
 
 
 def _change(step: Step) -> Change:
-    return Change(change=step.change, value=step.value, share=step.share)
+    # In how many parts a batch is computed does not tell how fast: that goes by what its cause costs.
+    value = None if step.change == "accumulate" else step.value
+    return Change(change=step.change, value=value, share=step.share)
 
 
 def _said(step: Step) -> str:

@@ -84,7 +84,8 @@ def show_budget(budget: Budget, console: Console) -> None:
         each = "" if not ram.count else f", {size(ram.each_worker)} of it for each of {ram.count} workers"
         few = ram.most_workers is not None and ram.most_workers <= _MANY_WORKERS
         most = f"; room for {ram.most_workers} workers ({ram.limited_by})" if few else ""
-        console.print(f"memory: {size(ram.need)} of {size(ram.free)} free{each}{most}", highlight=False)
+        whose = "memory" if ram.ranks == 1 else f"memory for each of {ram.ranks} ranks"
+        console.print(f"{whose}: {size(ram.need)} of {size(ram.free)} free{each}{most}", highlight=False)
     if vram.fixed is not None and vram.per_sample is not None:
         off = "not checked" if vram.error is None else f"checked to {percent(vram.error)}"
         largest = "" if vram.largest is None else f"; largest batch for what is free: {vram.largest}"

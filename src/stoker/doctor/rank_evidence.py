@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.doctor.causes import ALL
 from stoker.doctor.evidence import MOST_STEPS, Evidence, read
-from stoker.doctor.finding import ALARM, Found
+from stoker.doctor.finding import Found
 from stoker.doctor.ranks import Together, Transfer
 from stoker.doctor.steadiness import doubt_of
 from stoker.scratch import Message
@@ -220,9 +220,10 @@ def _links_missing(messages: Sequence[Message]) -> dict[str, str]:
 def _causes(run: Evidence) -> tuple[str, ...]:
     """The causes that are found in one rank by itself, the worst first."""
     judged = [(cause.ID, cause.judge(run)) for cause in ALL]
-    found = [(name, one) for name, one in judged if isinstance(one, Found)]
-    worst = sorted(found, key=lambda one: one[1].weight, reverse=True)
-    return tuple(name for name, one in worst if one.share is None or one.share >= ALARM)
+    found = [(name, one) for name, one in judged if isinstance(one, Found) and not one.is_minor]
+    if all(one.behind for _, one in found):
+        return ()
+    return tuple(name for name, _ in sorted(found, key=lambda one: one[1].weight, reverse=True))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from stoker.doctor.board import AHEAD, CANNOT, HOLDS, Board
 from stoker.doctor.experiments.links import measure
+from stoker.doctor.held import samples_of
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.process import about_process
 from stoker.doctor.trial import _FEW_BY_SEVERAL, Parts, Trial, _compiled, _in_queue
 from stoker.scratch import Child
 from stoker.watch.session import Session
@@ -103,12 +105,15 @@ class RankTrial(Trial):
                 work=self._work.sizes,
                 loaders=[loader.to_json() for loader in self._session.account.loaders],
                 cores_allowed=sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-                **self._about_process(),
+                **about_process(self._session.observer),
             )
         elif self._part == "replay" and self._in_step:
             self._child.report("replay", t=time.time(), began=self._replay_began)
             self._child.report(
-                "batch", bytes=self._held.nbytes(), padding=share_of_padding(self._held.leaves())
+                "batch",
+                bytes=self._held.nbytes(),
+                padding=share_of_padding(self._held.leaves()),
+                dataset=samples_of(self._iterator),
             )
 
     def _why_not(self) -> str | None:

@@ -5,10 +5,17 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from stoker.watch import Record
 from stoker.watch.ranks import Joined
 
 # Of the time that the fastest takes for a message, what a slow one takes.
 _SLOW = 4.0
+
+
+def ranks_beside(record: Record, number: int) -> int:
+    """Ranks of a record that ran on the machine of this one, itself too."""
+    hosts = [rank.about.get("host") for rank in record.ranks.values()]
+    return hosts.count(record.ranks[number].about.get("host"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +59,29 @@ class Together:
     transfers: tuple[Transfer, ...] = ()
 
     @property
-    def crowd(self) -> float:
-        """Seconds a step that one rank's threads stood in line for a core, beyond the mean of the others."""
+    def queued_in(self) -> float:
+        """Seconds a step of collectives in which threads stood in line for a core: no link is slow for that.
+
+        One rank's beyond the others'. With more ranks than cores all ranks' do, and how much of that is the
+        links' all the same only transfers tell.
+        """
         if len(self.crowded) < 2:
             return 0.0
-        return max(
+        one_rank = max(
             waited - fmean(other for at, other in self.crowded.items() if at != rank)
             for rank, waited in self.crowded.items()
         )
+        all_ranks = min(self.crowded.values()) if self.transfers else 0.0
+        return max(min(self.met.link, one_rank), min(self.met.link - self._carried, all_ranks))
+
+    @property
+    def _carried(self) -> float:
+        """Seconds a step that the sums take over the links at the most: all of them may be one wire."""
+        slow = [one for one in self.transfers if self.slow_rank in one.ends]
+        ranks = len(self.met.ranks)
+        rounds = 2 * (ranks - 1) * ranks
+        takes = [self._takes(one) for one in slow or self.transfers]
+        return min(self.met.link, rounds * median(takes)) if takes else self.met.link
 
     @property
     def slow(self) -> tuple[Transfer, ...]:
@@ -83,8 +105,9 @@ class Together:
         return None
 
     def _takes(self, transfer: Transfer) -> float:
-        """Seconds for a message as large as those of a sum over all ranks."""
-        return transfer.takes((self.met.bytes or 0.0) / len(self.met.ranks))
+        """Seconds for a step's messages, each as large as those of a sum over all ranks."""
+        count = self.met.meetings
+        return count * transfer.takes((self.met.bytes or 0.0) / len(self.met.ranks) / count)
 
     def to_json(self) -> dict[str, Any]:
         """The ranks as `stoker doctor --json` prints them."""

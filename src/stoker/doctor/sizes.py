@@ -1,7 +1,7 @@
 """How much memory the process that trains has, and its workers, by the counters beside a run. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -10,11 +10,20 @@ from typing import Any
 class Sizes:
     """In bytes: `main` by its share of the pages that it shares, `worker` its private memory (USS).
 
-    Of the workers the mean of the last reading; None where none was sized.
+    Of the workers the mean of the last reading; None where none was sized. `tried`: they are those of the
+    loop with so many, which has none of its own.
     """
 
     main: int | None = None
     worker: int | None = None
+    tried: int | None = None
+
+
+def with_tried(own: Sizes | None, tried: tuple[int, int] | None) -> Sizes | None:
+    """With what a worker has where so many were tried, as (workers, bytes), of a loop that has none."""
+    if own is None or own.worker is not None or tried is None:
+        return own
+    return replace(own, worker=tried[1], tried=tried[0])
 
 
 def read_sizes(lines: Sequence[Mapping[str, Any]]) -> Sizes | None:

@@ -18,6 +18,7 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
@@ -29,16 +30,18 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.doctor import overrides
 from stoker.doctor.deaths import tell_of_deaths, telling
-from stoker.doctor.experiments.condition import Conditions
+from stoker.doctor.experiments.condition import Condition, Conditions
 from stoker.doctor.experiments.convolutions import Convolutions
+from stoker.doctor.experiments.from_memory import from_memory
 from stoker.doctor.experiments.generators import Generators
 from stoker.doctor.experiments.history import History
 from stoker.doctor.experiments.indices import Handed
 from stoker.doctor.experiments.memory import Emptied, about_device, held_there, tell_of_overflow
 from stoker.doctor.experiments.on_device import conditions
 from stoker.doctor.experiments.storage import probe_storage
-from stoker.doctor.held import Held, bytes_in
+from stoker.doctor.held import Held, bytes_in, samples_of
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.process import about_process
 from stoker.doctor.sharing import Sharing
 from stoker.doctor.spawned import follow
 from stoker.doctor.work import Work
@@ -287,7 +290,7 @@ class Trial:
                 work=self._work.sizes,
                 padding=self._work.padding,
                 loaders=[loader.to_json() for loader in self._session.account.loaders],
-                **self._about_process(),
+                **about_process(self._session.observer),
             )
             self._tell_device()
             if world_size() > 1:
@@ -304,7 +307,9 @@ class Trial:
         elif self._part == "replay":
             self._child.report("replay", t=time.time(), began=self._replay_began)
             padding = share_of_padding(self._held.leaves())
-            self._child.report("batch", bytes=self._held.nbytes(), padding=padding)
+            self._child.report(
+                "batch", bytes=self._held.nbytes(), padding=padding, dataset=samples_of(self._iterator)
+            )
             if self._parts.drain_seconds:
                 self._begin("drain")
             elif self._parts.device:
@@ -343,22 +348,26 @@ class Trial:
             )
 
     def _go_on(self, why: str | None = None) -> None:
-        """What is asked of a GPU comes next; without one the run ends here."""
+        """What is asked of a GPU comes next, or of a loop that waits beside none; else the run ends here."""
         self._why = why
-        self._late = Conditions(
-            conditions(
-                self._session.observer,
-                self._held if self._held.full else None,
-                self._child.report,
-                step=self._paces["observe"],
-                emptied=self._emptied is not None and self._emptied.calls > 0,
-                end=self._end_by,
-                sizes_alone=self._parts.sizes_alone,
-            )
-        )
+        self._late = Conditions(self._conditions())
         self._begin("late")
         if not self._parts.device or not self._late.start():
             self._end_run()
+
+    def _conditions(self) -> Iterator[Condition]:
+        if self._session.observer.device is None:
+            waits = self._held_saves_time and self._iterator is not None
+            return from_memory(self._held, self._iterator, self._child.report) if waits else iter(())
+        return conditions(
+            self._session.observer,
+            self._held if self._held.full else None,
+            self._child.report,
+            step=self._paces["observe"],
+            emptied=self._emptied is not None and self._emptied.calls > 0,
+            end=self._end_by,
+            sizes_alone=self._parts.sizes_alone,
+        )
 
     def _end_by(self, error: BaseException) -> NoReturn:
         """An experiment has made the loop raise: it does not go on from there."""
@@ -369,12 +378,16 @@ class Trial:
         self._probe_storage()
         self._finish(self._why)
 
+    @property
+    def _held_saves_time(self) -> bool:
+        """Whether steps with held batches were tried, and are shorter."""
+        alone = self._paces.get("replay")
+        return alone is not None and 1 - alone / self._paces["observe"] >= _WORTH_PROBING
+
     def _probe_storage(self) -> None:
         """Where the loop waits for data, read some of it again. The last experiment: it ends the loader."""
-        alone, seconds = self._paces.get("replay"), self._parts.storage_seconds
-        if not seconds or alone is None or self._iterator is None:
-            return
-        if 1 - alone / self._paces["observe"] < _WORTH_PROBING:
+        seconds = self._parts.storage_seconds
+        if not seconds or not self._held_saves_time or self._iterator is None:
             return
         self._session.finish("done")  # what is read from now on is no batch of the run
         loader = self._iterator._stoker_loader
@@ -439,40 +452,10 @@ class Trial:
         )
         self._part = "drained"
 
-    def _about_process(self) -> dict[str, Any]:
-        """What is true of the process now that it trains."""
-        kinds: dict[str, int] = {}
-        for optimizer in self._session.observer._optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    name = str(parameter.dtype).removeprefix("torch.")
-                    kinds[name] = kinds.get(name, 0) + parameter.numel()
-        return {
-            "parameters": kinds,
-            "on_gpu": self._session.observer.device is not None,
-            "anomaly": torch.is_anomaly_enabled(),
-            "profiler": bool(torch._C._autograd._profiler_enabled()),
-            "tracer": _is_traced(),
-            "threads": torch.get_num_threads(),
-            "world": world_size(),
-            "affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            "launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
-        }
-
     def _finish(self, why: str | None = None) -> NoReturn:
         self._session.finish("done")
         self._child.report("finished", why=why)
         self._child.end(self._steps)
-
-
-def _is_traced() -> bool:
-    """Whether Python calls back for its lines or calls, as debuggers, coverage and its own profilers ask."""
-    traced = sys.gettrace() is not None or sys.getprofile() is not None
-    if sys.version_info >= (3, 12):
-        watching = sys.monitoring
-        tools = (watching.DEBUGGER_ID, watching.COVERAGE_ID, watching.PROFILER_ID)
-        traced |= any(watching.get_tool(tool) is not None and watching.get_events(tool) for tool in tools)
-    return traced
 
 
 def _pids(iterator: Any) -> list[int]:

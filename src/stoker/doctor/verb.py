@@ -1,5 +1,6 @@
 """`stoker doctor`, as it is typed; the command line has it from here."""
 
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +8,13 @@ import typer
 from typer.core import TyperCommand
 
 from stoker.errors import UsageError
+
+
+def check_seconds(value: float) -> float:
+    """Refuse what not every typer's range refuses: nan is neither more nor less than any number."""
+    if isnan(value):
+        raise typer.BadParameter(f"{value} is no number of seconds")
+    return value
 
 
 class DoctorCommand(TyperCommand):
@@ -42,7 +50,9 @@ def doctor(
     nproc: Annotated[
         int | None, typer.Option(min=1, help="Ranks to start, as torchrun --nproc-per-node does.")
     ] = None,
-    budget: Annotated[float, typer.Option(min=15, help="Seconds that a diagnosis may take.")] = 90.0,
+    budget: Annotated[
+        float, typer.Option(min=15, callback=check_seconds, help="Seconds that a diagnosis may take.")
+    ] = 90.0,
     offline: Annotated[
         bool, typer.Option("--offline", help="Cut the script off the network while it is run aside.")
     ] = False,

@@ -5,18 +5,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from stoker.doctor.causes import ALL, loop_stall
+from stoker.doctor.causes import ALL
+from stoker.doctor.ceilings import After
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, RuledOut
 
 # Of a step, from which on the device is what it takes.
 _BUSY = 0.85
-# Causes whose cure makes the loader faster than it was when it was drained.
-_OF_THE_LOADER = frozenset({
-    "storage-latency", "cold-cache", "read-amplification", "reopened-files", "query-per-sample",
-    "cpu-transform", "too-few-workers", "no-overlap", "per-sample-overhead", "handoff", "ram-pressure",
-    "small-shm", "cpu-quota", "cpu-affinity", "thread-oversubscription",
-})  # fmt: skip
 # How sure a verdict without an alarm is where waiting was not measured: by cores that may be at work on the
 # model as well as on its data; and by nothing but what was looked for and not found.
 _CORES_ALONE, _BY_NO_WAIT = 0.5, 0.4
@@ -39,6 +34,11 @@ class Named:
     ceiling_after: float | None
     computes: bool = False
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The ids of its cures."""
+        return tuple(dict.fromkeys(cure.change for cure in self.cures))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -54,6 +54,11 @@ class Verdict:
     ceilings: Mapping[str, float | None]
     rate: float
 
+    @property
+    def ceiling_after(self) -> float | None:
+        """Steps a second with the first cause cured; None where it is not known, or none was found."""
+        return self.named[0].ceiling_after if self.named else None
+
     def to_json(self) -> dict[str, Any]:
         """The verdict as `stoker doctor --json` prints it."""
         return {
@@ -61,9 +66,16 @@ class Verdict:
                 "cause": self.cause,
                 "share": self.share,
                 "confidence": self.certainty,
+                "ceiling_after": self.ceiling_after,
                 "why": list(self.why),
                 "cures": [
-                    {"change": cure.change, "text": cure.text, "kind": cure.kind, "risk": cure.risk}
+                    {
+                        "change": cure.change,
+                        "value": cure.value,
+                        "text": cure.text,
+                        "kind": cure.kind,
+                        "risk": cure.risk,
+                    }
                     for cure in (self.named[0].cures if self.named else ())
                 ],
                 "also": [
@@ -73,6 +85,7 @@ class Verdict:
                         "confidence": one.certainty,
                         "ceiling_after": one.ceiling_after,
                         "why": list(one.evidence),
+                        "cures": list(one.changes),
                     }
                     for one in self.named[1:]
                 ],
@@ -95,10 +108,13 @@ def reach(run: Evidence) -> Verdict:
             eliminated[cause.ID] = judged.by
         elif judged is None:
             untold.append(cause.ID)
-        elif judged.share is not None and judged.share < ALARM:
-            eliminated[cause.ID] = f"it costs {judged.share:.0%} of the step"
+        elif judged.is_minor:
+            eliminated[cause.ID] = f"it costs {judged.share or 0.0:.0%} of the step"
         else:
             found.append((cause.ID, judged, cause.CURES if judged.cures is None else judged.cures))
+    if all(judged.behind for _, judged, _ in found):
+        untold += [cause for cause, _, _ in found]
+        found = []
     found.sort(key=lambda one: one[1].weight, reverse=True)
     named = _in_order(run, found)
     if named:
@@ -134,24 +150,9 @@ def _copy_ceiling(run: Evidence) -> float | None:
 
 
 def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -> tuple[Named, ...]:
-    """With the rate after each cure: causes that cost the same waiting are cured by curing the first.
-
-    One of the loop itself, once cured, leaves it to wait for the loader, if that is as slow as ever.
-    """
-    named, left, compute, loader = [], 1.0, run.compute, run.loader if run.workers else None
+    """With the rate after each cure, those before it cured as well."""
+    named, after = [], After(run)
     for cause, judged, cures in found:
-        if cause in _OF_THE_LOADER:
-            loader = None
-        ceiling = None
-        if judged.share is not None:
-            left = min(left, 1 - judged.share)
-            ceiling = None if left <= 0 else 1 / (run.step * left)
-        if judged.computes and judged.share is not None and compute is not None:
-            compute -= min(judged.share * run.step, 0.99 * compute)
-        if ceiling is not None and compute is not None:
-            ceiling = min(ceiling, 1 / compute)
-        if ceiling is not None and loader is not None and (judged.computes or cause == loop_stall.ID):
-            ceiling = min(ceiling, 1 / min(loader, run.step))  # and no slower than it is by now
         named.append(
             Named(
                 cause=cause,
@@ -159,7 +160,7 @@ def _in_order(run: Evidence, found: list[tuple[str, Found, tuple[Cure, ...]]]) -
                 certainty=judged.certainty,
                 evidence=judged.evidence,
                 cures=cures,
-                ceiling_after=ceiling,
+                ceiling_after=after.cure(cause, judged),
                 computes=judged.computes,
             )
         )

@@ -10,7 +10,7 @@ from stoker.doctor.examination import Diagnosis
 from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.doctor.rank_evidence import KEY
 from stoker.doctor.report.readings import ranks_beside
-from stoker.doctor.report.story import bars, network, now
+from stoker.doctor.report.story import after_cures, bars, network, now
 from stoker.watch.phases import PHASES
 from stoker.watch.words import duration, percent, rate
 
@@ -27,10 +27,17 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(
             f"  [green]do[/]: {cure.text}" + (f" ({cure.risk})" if cure.risk else ""), highlight=False
         )
-    for also in verdict.named[1:]:
+    after = after_cures(diagnosis)
+    if after and after[0] is not None:
+        console.print(f"  {after[0]}", highlight=False)
+    for also, then in zip(verdict.named[1:], after[1:], strict=True):
         console.print(
             f"also [bold]{also.cause}[/], {percent(also.share)}: {escape(also.evidence[0])}", highlight=False
         )
+        if also.cures:
+            console.print(f"  [green]do[/]: {', '.join(also.changes)}", highlight=False)
+        if then is not None:
+            console.print(f"  {then}", highlight=False)
     console.print()
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")

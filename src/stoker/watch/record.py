@@ -260,13 +260,21 @@ def _find(where: str | Path, root: Path) -> Path:
         return asked.resolve()
     if (root / asked / "run.json").exists():
         return (root / asked).resolve()
-    known = sorted(root.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    known = _newest(root)
     if str(where) == "latest" and known:
-        return known[-1].parent.resolve()
-    recent = ", ".join(path.parent.name for path in reversed(known[-3:])) or "none"
-    raise RecordNotFound(
-        f"no record at {where} nor in {root} (newest there: {recent}); give a folder or a run id"
-    )
+        return known[0].resolve()
+    raise RecordNotFound(f"no record at {where} nor in {told_of(root)}; give a folder or a run id")
+
+
+def told_of(root: Path) -> str:
+    """Where records are looked for, and the newest of them, in words."""
+    return f"{root} (newest there: {', '.join(folder.name for folder in _newest(root)[:3]) or 'none'})"
+
+
+def _newest(root: Path) -> list[Path]:
+    """The folders of all records there, the newest first."""
+    known = sorted(root.glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in known]
 
 
 def _require_sound(path: Path, fault: str | None) -> None:

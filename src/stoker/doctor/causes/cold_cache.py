@@ -2,6 +2,8 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.holding import BLOCK_ORDER, IN_MEMORY
+from stoker.doctor.remains import saved_by
 from stoker.doctor.unseen import waits_unseen
 from stoker.facts.words import size
 from stoker.watch.words import duration, percent
@@ -9,11 +11,8 @@ from stoker.watch.words import duration, percent
 ID = "cold-cache"
 CURES = (
     Cure(change="stage", text="stoker stage SRC DST: a local copy, on a disk that is fast to read from"),
-    Cure(
-        change="feed",
-        text="stoker.Feed with a tier in memory where the set fits there; where not, shuffle='blocks' "
-        "reads the disk in order",
-    ),
+    IN_MEMORY,
+    BLOCK_ORDER,
 )
 # Of the bytes read: what came from a disk, for the first reading to be a cold one.
 _COLD = 0.3
@@ -49,8 +48,10 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{told}, from the disk once more")
     if again.seconds > _FASTER * first:
         return RuledOut(by=f"{told}, from memory")
+    frees = {"making": max(0.0, 1 - again.seconds / first)}
     return Found(
-        share=run.saved_by(again.seconds / first),
+        share=saved_by(run, frees),
+        frees=frees,
         certainty=0.95,
         evidence=(f"{came} came from the disk at first; none did when read again", told),
     )
@@ -71,4 +72,5 @@ def _by_epochs(run: Evidence, came: str) -> Judgement:
         return RuledOut(by=told)
     if later["disk"] > 0.1 * first["disk"] or later["read"] > _FASTER * first["read"]:
         return None
-    return Found(share=run.saved_by(later["read"] / first["read"]), certainty=0.9, evidence=(came, told))
+    frees = {"read": max(0.0, 1 - later["read"] / first["read"])}
+    return Found(share=saved_by(run, frees), frees=frees, certainty=0.9, evidence=(came, told))

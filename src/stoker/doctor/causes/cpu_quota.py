@@ -27,9 +27,12 @@ def judge(run: Evidence) -> Judgement:
         if run.cores is None or not run.waits_known:
             return None
         return RuledOut(by=f"{run.cores:.2g} of {quota:g} cores are used, and the loop waits for nothing")
+    full = run.cores is None or run.saturates(quota)
     return Found(
         share=None,
         certainty=0.97,
+        # It is stopped for a part of such a period, and of no other: one that is not used up in the mean.
+        weighs=None if full else run.throttled,
         evidence=(
             f"a quota of {quota:g} cores on a machine with {run.host.get('cpus')}, "
             f"used up in {percent(run.throttled)} of its periods",

@@ -2,12 +2,13 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, KEEPS_UP, Cure, Found, Judgement, RuledOut
+from stoker.doctor.holding import IN_MEMORY
 from stoker.watch.words import duration, percent
 
 ID = "handoff"
 CURES = (
     Cure(change="collate", text="fewer and larger tensors in a batch: stack in the worker, not one by one"),
-    Cure(change="feed", text="stoker.Feed with threads in place of worker processes"),
+    IN_MEMORY,
 )
 
 # Of the workers' time: they wait for the hand-over then, and not for the samples.
@@ -52,4 +53,4 @@ def judge(run: Evidence) -> Judgement:
     # A worker that makes its next batch is slow to hand the last one over: 4.8 ms for two tensors of rows
     # fetched one by one in 7.1, where 40 tensors made in 11 ms take 18.
     certainty = 0.93 if longer or idle >= _MOSTLY_IDLE else 0.85
-    return Found(share=share, certainty=certainty, evidence=(told,))
+    return Found(share=share, frees={"handoff": 1.0}, certainty=certainty, evidence=(told,))

@@ -39,15 +39,13 @@ def judge(run: Evidence) -> Judgement:
     if run.together is None:
         return RuledOut(by="one process trains by itself") if run.process.get("world") == 1 else None
     ranks, met = run.together, run.together.met
-    crowded = min(met.link, ranks.crowd)
+    crowded = ranks.queued_in
     share = (met.link - crowded) / run.step
     told = (
         f"with all ranks there, collectives take {duration(met.link)} of a step of {duration(run.step)} "
         f"({percent(met.link / run.step)})"
     )
-    waits = (
-        f"one rank's threads that send and add up stand in line for a core for {duration(crowded)} of that"
-    )
+    waits = f"threads that send and add up stand in line for a core for {duration(crowded)} of that"
     if share < ALARM:
         return RuledOut(by=f"{told}; {waits}" if met.link / run.step >= ALARM else told)
     moved = (

@@ -19,7 +19,13 @@ def judge(run: Evidence) -> Judgement:
         return None
     if run.stalls < ALARM:
         return RuledOut(by=f"steps that stand out by what the loop itself does cost {percent(run.stalls)}")
-    share = run.stalls
+    compiling = _compiling(run)
+    share = max(0.0, run.stalls - compiling)
+    if share < ALARM:
+        return RuledOut(
+            by=f"{percent(run.stalls)} of the time is in steps that stand out, of which {percent(compiling)} "
+            "is compiling"
+        )
     if run.workers and run.loader is not None and run.lost >= ALARM:
         # The loop waits for batches as well, and they are made during a stall: without stalls it would wait
         # for more of them. Of saves every 5 steps, 0.52 of the time, leaving them out saved 0.2.
@@ -35,3 +41,12 @@ def judge(run: Evidence) -> Judgement:
         certainty=0.9,
         evidence=(f"{percent(run.stalls)} of the time is in steps that the loop itself holds up{every}",),
     )
+
+
+def _compiling(run: Evidence) -> float:
+    """The share of the time that is compiling in what counts as the loop's own, and not as the model's."""
+    if run.recompiled is None:
+        return 0.0
+    share = run.recompiled[1]
+    computing = sum(run.shares.get(phase) or 0.0 for phase in ("forward", "backward", "update"))
+    return share if share > computing else 0.0

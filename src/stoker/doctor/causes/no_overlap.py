@@ -41,20 +41,26 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     cures = (_ONE_WORKER if run.streams else _WORKERS,)
     if run.loader is None or run.compute is None:
+        # Beside each other they take as long as the longer one, be it waiting or the rest of the step.
         return Found(
-            share=run.lost,
+            share=min(run.lost, 1 - run.lost),
+            overlaps=True,
+            weighs=run.lost,
             certainty=0.5,
             evidence=("num_workers=0: the loop makes its own batches",),
             cures=cures,
         )
-    after = max(run.loader, run.compute)
+    quickest = run.loader if run.loader_with is None else min(run.loader, run.loader_with[1])
     told = (
         f"num_workers=0: a step takes {duration(run.step)}, the model alone {duration(run.compute)}, "
         f"the loader alone {duration(run.loader)}"
     )
     mostly = run.loader <= 1.5 * run.compute
     return Found(
-        share=max(0.0, min(run.lost, 1 - after / run.step)) if mostly else run.lost,
+        share=max(0.0, min(run.lost, 1 - max(quickest, run.compute) / run.step)),
+        takes=quickest / run.loader if run.loader else 1.0,
+        overlaps=True,
+        weighs=max(0.0, min(run.lost, 1 - max(run.loader, run.compute) / run.step)) if mostly else run.lost,
         certainty=0.9 if mostly else 0.5,
         evidence=(told,),
         cures=cures,

@@ -1,5 +1,6 @@
 """Much of what the model computes is padding."""
 
+from stoker.doctor.computing import is_forward_seen, most_of_the_model
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import percent
@@ -21,6 +22,9 @@ def judge(run: Evidence) -> Judgement:
     if run.padding is None:
         return None
     computing = (run.shares.get("forward") or 0.0) + (run.shares.get("backward") or 0.0)
+    unseen = 0.0 if is_forward_seen(run) else most_of_the_model(run)
+    if run.padding >= _LEAST and run.padding * computing < ALARM <= run.padding * unseen:
+        return None  # how much of the step goes with the tokens was not measured
     if run.padding < _LEAST or run.padding * computing < ALARM:
         return RuledOut(by=f"{percent(run.padding)} of the tokens in a batch are padding")
     return Found(

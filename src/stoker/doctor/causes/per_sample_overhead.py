@@ -2,14 +2,13 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.holding import IN_MEMORY
 from stoker.watch.words import percent
 
 ID = "per-sample-overhead"
 CURES = (
-    Cure(
-        change="feed",
-        text="take a batch by one index: `__getitems__`, or stoker.Feed over the dataset",
-    ),
+    IN_MEMORY,
+    Cure(change="batch_index", text="take a batch by one index: `__getitems__` in the dataset"),
 )
 # Seconds a sample, below which there is little in it but calls.
 _TINY = 120e-6
@@ -27,6 +26,7 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     return Found(
         share=run.lost,
+        frees={"making": 1.0},
         certainty=0.92,
         evidence=(f"samples are fetched one by one, {each * 1e6:,.0f} us for each, collating included",),
     )

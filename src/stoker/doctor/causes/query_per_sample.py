@@ -2,21 +2,21 @@
 
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.holding import IN_MEMORY, ON_DISK
 from stoker.doctor.objects import object_bytes
+from stoker.doctor.remains import saved_by
 from stoker.watch.words import percent
 
 ID = "query-per-sample"
 _SQL = Cure(
-    change="feed",
-    text="stoker.SqlSource reads a whole batch, or the whole table, by one query; or `__getitems__` "
-    "with WHERE id IN (...)",
+    change="batch_read",
+    text="one query for a whole batch: `__getitems__` with WHERE id IN (...), as stoker.SqlSource does",
 )
 _BULK = Cure(
-    change="feed",
-    text="ask for a whole batch at once in `__getitems__`, where the service can answer so; else "
-    "stoker.Feed(..., cache=DIR): what was asked once comes from a local file",
+    change="batch_read",
+    text="ask for a whole batch at once in `__getitems__`, where the service can answer so",
 )
-CURES = (_SQL, _BULK)
+CURES = (_SQL, _BULK, IN_MEMORY, ON_DISK)
 
 
 def judge(run: Evidence) -> Judgement:
@@ -34,8 +34,11 @@ def judge(run: Evidence) -> Judgement:
     in_sql = queries >= 0.8
     if not in_sql and (size := object_bytes(run)) is not None:
         return RuledOut(by=f"no queries: each sample is an object of {size:,.0f} bytes that comes by HTTP")
+    frees = {"read": 1.0}
     return Found(
-        share=run.lost,
+        share=saved_by(run, frees),
+        frees=frees,
+        weighs=run.lost,
         certainty=0.95,
         evidence=(
             f"{queries:.3g} queries for each sample"
@@ -50,5 +53,5 @@ def judge(run: Evidence) -> Judgement:
 def _cures(run: Evidence, in_sql: bool) -> tuple[Cure, ...]:
     """SQL is no help to what was asked by HTTP; of another protocol it is not known."""
     if in_sql:
-        return (_SQL,)
-    return (_BULK,) if (run.calls("http") or 0.0) >= 0.8 else CURES
+        return (_SQL, IN_MEMORY, ON_DISK)
+    return CURES[1:] if (run.calls("http") or 0.0) >= 0.8 else CURES

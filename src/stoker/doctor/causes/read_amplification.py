@@ -3,18 +3,15 @@
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.experiments.passes import Pass
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.holding import BLOCK_ORDER, IN_MEMORY
+from stoker.doctor.remains import saved_by
 from stoker.watch.words import percent
 
 ID = "read-amplification"
 CURES = (
     Cure(change="rechunk", text="write the set with chunks the size of what is drawn"),
-    Cure(
-        change="feed",
-        text="stoker.Feed(..., shuffle='blocks'): samples of a chunk come one after another, and it is read "
-        "once; or keep the chunks that were unpacked",
-        kind="redraw",
-        risk="the order of samples is another one",
-    ),
+    IN_MEMORY,
+    BLOCK_ORDER,
 )
 # How often an epoch must read every byte of the files; twice is an overlap, as of today and tomorrow.
 _OFTEN = 4.0
@@ -50,7 +47,15 @@ def judge(run: Evidence) -> Judgement:
         return RuledOut(by=f"{percent(run.lost)} of the step is lost to waiting for batches")
     # Files that are opened for every sample are read from their beginning each time: that is the cause then.
     reopened = (run.calls("reopen") or 0.0) >= 0.5
-    return Found(share=run.lost, certainty=0.6 if reopened else 0.93, evidence=(told,))
+    # What is read and unpacked goes with the bytes; as much as the batch holds is left.
+    frees = dict.fromkeys(("read", "transform"), 1 - 1 / over)
+    return Found(
+        share=saved_by(run, frees),
+        frees=frees,
+        weighs=run.lost,
+        certainty=0.6 if reopened else 0.93,
+        evidence=(told,),
+    )
 
 
 def _takes_time(again: Pass, asked: float) -> bool:

@@ -1,5 +1,6 @@
 """The model computes in a precision that the hardware is slow at."""
 
+from stoker.doctor.computing import most_of_the_model
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.experiments.variants import AS_IT_IS, BF16, CHANNELS_LAST, TF32
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
@@ -27,6 +28,8 @@ CURES = (
     ),
 )
 _SWITCHES = (TF32, BF16, CHANNELS_LAST)
+# Of computing, what float32 can save on a CPU, which moves half the bytes and has room for twice the numbers.
+_SAVED_ON_CPU = 0.5
 # Below this the device is not what a step waits for.
 _BUSY = 0.5
 
@@ -38,14 +41,19 @@ def judge(run: Evidence) -> Judgement:
     if not total:
         return None
     double = kinds.get("float64", 0) / total
+    told = f"{percent(double)} of the parameters are float64"
     if double >= 0.5:
+        computing = most_of_the_model(run)
+        most = f"the model is {percent(computing)} of a step at most"
+        if computing < ALARM:
+            return RuledOut(by=f"{told}, and {most}")
         return Found(
             share=None,
-            certainty=0.9 * (1 - run.lost),  # of no matter while the loop waits for something else
-            evidence=(f"{percent(double)} of the parameters are float64",),
+            certainty=0.9 * min(computing, 1 - run.lost),  # of no matter while the loop waits for something
+            weighs=computing * (1.0 if run.on_gpu else _SAVED_ON_CPU),
+            evidence=(told, f"{most}; what float64 costs of that was not measured"),
             cures=CURES[:1],
         )
-    told = f"{percent(double)} of the parameters are float64"
     if not run.on_gpu:
         return RuledOut(by=told)
     tried = {name: run.variants[name] for name in _SWITCHES if name in run.variants} if run.variants else {}

@@ -11,7 +11,12 @@ CURES = (
         text="a larger /dev/shm: docker run --shm-size=8g or --ipc=host; in a pod an emptyDir in Memory",
     ),
     Cure(change="prefetch_factor", text="fewer batches on the way: prefetch_factor=1, or fewer workers"),
-    Cure(change="feed", text="stoker.Feed with threads: no batch goes through shared memory"),
+    Cure(
+        change="own_feed",
+        text="stoker.Feed where the DataLoader stood reads in threads: no batch goes through shared memory",
+        kind="optimization",
+        risk="samples come in Feed's own order",
+    ),
 )
 # Of the room, that may be asked for before a bus error is put down to something else.
 _AMPLE = 0.5

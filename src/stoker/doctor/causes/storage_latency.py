@@ -3,19 +3,19 @@
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.experiments.passes import Pass
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
+from stoker.doctor.holding import IN_MEMORY, ON_DISK
 from stoker.doctor.objects import object_bytes
+from stoker.doctor.remains import saved_by
 from stoker.doctor.unseen import LEAST_READING, MOST_BUSY, waits_unseen
 from stoker.watch.words import duration, percent
 
 ID = "storage-latency"
 _STAGE = Cure(change="stage", text="stoker stage SRC DST: a local copy of a remote set")
-_CACHE = Cure(change="feed", text="stoker.Feed(..., cache=DIR): what was read once comes from a local file")
 _OBJECTS = Cure(
-    change="feed",
-    text="stoker.Feed(..., cache=DIR): what was read once comes from a local file; of pictures in a bucket, "
-    "stoker.ImageSource asks for a whole batch at once",
+    change="batch_requests",
+    text="ask for a whole batch at once in `__getitems__`; of pictures in a bucket, stoker.ImageSource does",
 )
-CURES = (_STAGE, _CACHE, _OBJECTS)
+CURES = (_STAGE, ON_DISK, IN_MEMORY, _OBJECTS)
 
 # Cold over warm: less is no difference.
 _AS_FAST = 1.2
@@ -76,8 +76,16 @@ def judge(run: Evidence) -> Judgement:
         saved = run.stub.reading / run.stub.nothing
         evidence.append(f"with reads answered from memory a batch takes {percent(saved)} less")
         certainty = min(0.93, certainty + 0.05) if saved > 0.5 else certainty - 0.3
-    cures = (_STAGE, _CACHE) if object_bytes(run) is None else (_STAGE, _OBJECTS)
-    return Found(share=run.lost, certainty=certainty, evidence=tuple(evidence), cures=cures)
+    cures = CURES[:-1] if object_bytes(run) is None else CURES
+    frees = {"read": 1.0}
+    return Found(
+        share=saved_by(run, frees),
+        frees=frees,
+        weighs=run.lost,
+        certainty=certainty,
+        evidence=tuple(evidence),
+        cures=cures,
+    )
 
 
 def _from_memory(run: Evidence) -> RuledOut | None:

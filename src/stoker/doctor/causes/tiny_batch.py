@@ -1,5 +1,7 @@
 """A step is too little work for the device: launching it takes longer than doing it."""
 
+from math import isfinite
+
 from stoker.doctor.evidence import Evidence
 from stoker.doctor.finding import ALARM, Cure, Found, Judgement, RuledOut
 from stoker.watch.words import duration, percent
@@ -34,6 +36,8 @@ _FLAT, _GROWS = 0.35, 0.7
 
 def judge(run: Evidence) -> Judgement:
     """By steps with larger batches, and by the driver's account of how much a step gives the device to do."""
+    if not isfinite(run.step):
+        return None  # the sizes that ran are parts of a batch that the card has no room for
     growth = _growth(run)
     if growth is not None and growth[0] >= _GROWS:
         return RuledOut(by=growth[1])

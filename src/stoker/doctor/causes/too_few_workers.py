@@ -40,4 +40,9 @@ def judge(run: Evidence) -> Judgement:
     if run.compute is not None and run.loader <= run.compute:
         return RuledOut(by=f"{told}, and the model alone {duration(run.compute)}: they keep up with it")
     after = max(with_more, run.compute or 0.0)
-    return Found(share=max(0.0, min(run.lost, 1 - after / run.step)), certainty=0.85, evidence=(told,))
+    return Found(
+        share=max(0.0, min(run.lost, 1 - after / run.step)),
+        takes=with_more / run.loader,
+        certainty=0.85,
+        evidence=(told,),
+    )

@@ -6,13 +6,19 @@ that they launched. No step is made for its sake: where the script ends first, w
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 
-from stoker.doctor.held import Held
-
 # As it is now: an experiment may stand in its place later.
 _synchronize = torch.cuda.synchronize
+
+
+class Handing(Protocol):
+    """What has batches to hand out."""
+
+    def next(self) -> Any:
+        """The next one."""
 
 
 class Condition:
@@ -25,7 +31,7 @@ class Condition:
     warm = 3
     steps = 16
     most = 1.0
-    held: Held | None = None
+    held: Handing | None = None
     """Batches to hand out in place of the loader's own."""
 
     def enter(self) -> None:
@@ -65,7 +71,7 @@ class Conditions:
         return self._enter_next()
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> Handing | None:
         """Batches to hand out now; None for the loader's own."""
         return None if self._now is None else self._now.held
 

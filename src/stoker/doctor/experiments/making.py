@@ -35,12 +35,12 @@ class Maker:
         self.indices = list(indices)
         self.collate = iterator._collate_fn
         self.workers = int(getattr(iterator, "_num_workers", 0))
-        self._auto = bool(iterator._auto_collation)
+        self.auto = bool(iterator._auto_collation)
         self._begin = getattr(iterator, "_worker_init_fn", None)
 
     def get(self, index: Any) -> Any:
         """The samples of a batch, as torch's fetcher gets them."""
-        if not self._auto:
+        if not self.auto:
             return self.dataset[index]
         if getattr(self.dataset, "__getitems__", None):
             return self.dataset.__getitems__(index)

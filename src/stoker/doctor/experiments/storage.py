@@ -6,6 +6,7 @@ from typing import Any
 
 from stoker.doctor.experiments.making import Maker, Telling, end_workers, hold, why_not
 from stoker.doctor.experiments.reread import reread, reread_cold
+from stoker.doctor.experiments.sameness import why_unkept
 from stoker.doctor.experiments.stub import stub
 
 _PASSES = ("again", "warm", "cold")
@@ -27,6 +28,7 @@ def probe_storage(
     return {
         "passes": {name: found[name] for name in _PASSES if name in found},
         "held": found.get("held"),
+        "unkept": found.get("unkept"),
         "stub": {name: found[name] for name in _STUBS if name in found},
         "missing": _missing(found),
     }
@@ -36,6 +38,7 @@ def _both(maker: Maker, seconds: float) -> Iterator[Telling]:
     """The cold pass comes last: what it puts out of memory would be missing from the others."""
     again, paths = yield from reread(maker, seconds / 3)
     yield from stub(maker, seconds / 4)
+    yield "unkept", why_unkept(maker, again, seconds / 4)
     yield from reread_cold(maker, again, paths, seconds / 3)
 
 

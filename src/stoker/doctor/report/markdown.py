@@ -10,6 +10,7 @@ from stoker.doctor.plan import Plan
 from stoker.doctor.report import proposal, story
 from stoker.doctor.report.readings import ranks_beside, readings
 from stoker.doctor.report.story import Table
+from stoker.doctor.verdict import Named
 from stoker.watch.words import duration, percent, rate
 
 # What Markdown takes for more than text; a backslash before it makes it text again.
@@ -30,10 +31,9 @@ def text_of(diagnosis: Diagnosis, about: Mapping[str, Any]) -> str:
     ]
     if verdict.named:
         parts += ["**What to do**", _lines([_cure(cure.text, cure.risk) for cure in verdict.named[0].cures])]
-        parts += [
-            f"Also **{one.cause}**, {percent(one.share)} of the step: {escape(one.evidence[0])}"
-            for one in verdict.named[1:]
-        ]
+        after = story.after_cures(diagnosis)
+        parts += [escape(_sentence(after[0]))] if after[0] is not None else []
+        parts += [_also(one, then) for one, then in zip(verdict.named[1:], after[1:], strict=True)]
     parts += ["### Where the step goes", table(story.phases(diagnosis))]
     ranks = ranks_beside(diagnosis.evidence)
     parts += ["### The ranks beside one another", table(ranks)] if ranks.rows else []
@@ -93,6 +93,20 @@ def _lines(lines: tuple[str, ...] | list[str]) -> str:
 
 def _cure(text: str, risk: str) -> str:
     return f"{text} (mind: {risk})" if risk else text
+
+
+def _also(one: Named, after: str | None) -> str:
+    """A further cause, what cures it by their ids, and the rate then."""
+    parts = [f"Also **{one.cause}**, {percent(one.share)} of the step: {escape(one.evidence[0])}."]
+    if one.cures:
+        parts.append(f"Cures: {', '.join(map(code, one.changes))}.")
+    if after is not None:
+        parts.append(escape(_sentence(after)))
+    return " ".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _folded(title: str, value: Table) -> list[str]:

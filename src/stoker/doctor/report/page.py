@@ -68,8 +68,9 @@ def _verdict(diagnosis: Diagnosis) -> Html:
         if cures
         else None,
         [
-            tag("p", "Also ", tag("b", one.cause), f", {percent(one.share)} of the step: {one.evidence[0]}.")
-            for one in verdict.named[1:]
+            tag("p", "Also ", tag("b", one.cause), f", {percent(one.share)} of the step: {one.evidence[0]}",
+                f"; {after}." if after is not None else ".")
+            for one, after in list(zip(verdict.named, story.after_cures(diagnosis), strict=True))[1:]
         ],
         tag("p", "A step is one update of the model's weights: get a batch, compute, update.", class_="soft"),
     )  # fmt: skip
@@ -131,7 +132,10 @@ def _ceilings(diagnosis: Diagnosis) -> Html:
 def _evidence(diagnosis: Diagnosis) -> Html:
     verdict = diagnosis.verdict
     # What to do about the first stands above.
-    told: Child = [_named(one, diagnosis, with_cures=at > 0) for at, one in enumerate(verdict.named)]
+    told: Child = [
+        _named(one, after, with_cures=at > 0)
+        for at, (one, after) in enumerate(zip(verdict.named, story.after_cures(diagnosis), strict=True))
+    ]
     if not verdict.named:
         told = tag("ul", [tag("li", line) for line in verdict.why])
     making, given = story.making(diagnosis), readings(diagnosis.evidence)
@@ -148,17 +152,14 @@ def _evidence(diagnosis: Diagnosis) -> Html:
     )
 
 
-def _named(one: Named, diagnosis: Diagnosis, *, with_cures: bool) -> Html:
-    after = one.ceiling_after
+def _named(one: Named, after: str | None, *, with_cures: bool) -> Html:
     return tag(
         "div",
         tag("h3", one.cause, " ", tag("span", f"{percent(one.share)} of the step", class_="tag"), " ",
             tag("span", story.certainty(one.certainty), class_="tag")),
         tag("p", story.meaning(one.cause), class_="soft"),
         tag("ul", [tag("li", line) for line in one.evidence]),
-        tag("p", f"With {'this share and those before it' if with_cures else 'that share'} gone: "
-            f"{rate(after, 'step')}{story.times(after, diagnosis)}; worked out from the share, not tried.")
-        if after is not None else None,
+        tag("p", f"{after[:1].upper()}{after[1:]}.") if after is not None else None,
         tag("ul", [_cure(cure) for cure in one.cures]) if with_cures else None,
     )  # fmt: skip
 

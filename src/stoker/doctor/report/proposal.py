@@ -84,17 +84,18 @@ def vram(budget: Budget) -> Table:
 def ram(budget: Budget) -> Table:
     """Memory of the host."""
     host = budget.ram
+    part = "" if host.ranks == 1 else f", for each of {host.ranks} ranks"
     rows = _known(
         host,
         ("main", "the loop's process"),
-        ("each_worker", "each worker"),
+        ("each_worker", "each worker" + ("" if host.tried is None else f", of {host.tried} that were tried")),
         ("workers", "all workers"),
         ("queue", "batches that wait"),
         ("pinned", "pinned"),
-        ("need", "in all"),
-        ("free", "free"),
+        ("need", "in all" if host.ranks == 1 else "in all, for each rank"),
+        ("free", f"free{part}"),
         ("limit", "limit of the group"),
-        ("shm_free", "free in /dev/shm"),
+        ("shm_free", f"free in /dev/shm{part}"),
     )
     if host.most_workers is not None:
         by = f", limited by {host.limited_by}" if host.limited_by else ""

@@ -43,6 +43,7 @@ PART_MEANINGS = {
     "observe": "the loop as it is",
     "replay": "the loop with a few held batches, again and again",
     "drain": "the loader alone: batches are drawn and not trained on",
+    "from memory": "the loop with samples of those batches held in memory, as a feed would",
     "look": "the loop as it is, its stack looked at now and then",
     "storage": "samples it had are read again, warm and cold; reads answered from memory",
     "trace": "the loop as it is, under torch's profiler",
@@ -142,10 +143,21 @@ def gain(diagnosis: Diagnosis) -> tuple[str | None, str]:
         interval = f"90%: {figure(best.low)} to {figure(best.high)}"
         told = f"predicted for the {name} plan{times(best.mid, diagnosis)} ({interval})"
         return rate(best.mid, "step"), told
-    if not named or named[0].ceiling_after is None:
+    after = diagnosis.verdict.ceiling_after
+    if after is None:
         return None, ""
-    after = named[0].ceiling_after
     return rate(after, "step"), f"with that share gone{times(after, diagnosis)}: worked out, not tried"
+
+
+def after_cures(diagnosis: Diagnosis) -> tuple[str | None, ...]:
+    """For each cause that was named, the rate with it and those before it cured; None: it is not known."""
+    told, cured = [], "it"
+    for one in diagnosis.verdict.named:
+        after = one.ceiling_after
+        gained = "" if after is None else f"{rate(after, 'step')}{times(after, diagnosis)}"
+        told.append(f"with {cured} cured {gained}: worked out, not tried" if gained else None)
+        cured = "it and those before it"
+    return tuple(told)
 
 
 def caveat(diagnosis: Diagnosis) -> str | None:
