@@ -246,6 +246,35 @@ def test_every_change_is_in_the_catalogue() -> None:
         "models",
         "parts",
         "settings",
+        "table",
     }
     named = {"compile": "compiled", "feed": "feed_tier"}
     assert {named.get(name, name) for name in changes.ALL} == files - parts
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[change]\nnum_workers = 2", r"\[change\] is read by nothing; did you mean \[changes\]"),
+        ("[Changes]\nnum_workers = 2", r"did you mean \[changes\]"),
+        ("[changes]\n[memroy]\npeak_bytes = 2", r"did you mean \[memory\]"),
+        ("num_workers = 2", r"num_workers stands in no table: write \[changes\]"),
+        ("[changes]\nnum_worker = 2", "no change 'num_worker'"),
+        ("[changes]\nnum_workers = 'two'", "change num_workers = 'two': give a whole number"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused_by_their_file(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    """A table, a change or a value that is misspelt; each error names the file that is to be mended."""
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=rf"mine\.toml: .*{says}"):
+        changes.read(path)
+
+
+def test_tables_of_others_are_left_to_them(tmp_path: Path) -> None:
+    """What is nothing like a table of Stoker's is no mistake."""
+    path = tmp_path / "stoker.toml"
+    path.write_text("[changes]\nnum_workers = 2\n[memory]\npeak_bytes = 5\n[model]\nwidth = 3\n[charts]\n")
+    assert changes.read(path) == {"num_workers": 2}

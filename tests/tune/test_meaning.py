@@ -1,6 +1,8 @@
 """What a probe shows of a change."""
 
 from dataclasses import replace
+from math import exp
+from random import Random
 
 import pytest
 
@@ -121,3 +123,46 @@ def test_other_draws_excuse_no_rounding(losses: list[float], kind: Kind) -> None
     changed = Probe(ids=IDS, batches=[1, 2, 3], losses=losses)
     found = judge("numerics", changed, [PLAIN, PLAIN, OTHER_SEED, OTHER_SEED])
     assert (found.kind, found.holds) == (kind, kind == "numerics"), found
+
+
+STEPS = 40
+
+
+def falling(seed: int, *, spread: float = 0.2) -> list[float]:
+    """Losses that fall, each batch's by as much off as batches differ."""
+    draw = Random(seed)
+    return [2.0 * 0.98**step * exp(draw.gauss(0.0, spread)) for step in range(STEPS)]
+
+
+def steps_of(losses: list[float], batch: int = 0) -> Probe:
+    return Probe(ids=[[batch]] * STEPS, batches=[batch] * STEPS, losses=losses)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("spread", [0.2, 0.4])
+def test_losses_that_are_all_higher_are_no_rounding(seed: int, spread: float) -> None:
+    """By 15%, where batches differ by 20% and more: less than from seed to seed, and all to one side."""
+    draw = Random(1000 + seed)
+    plain = falling(seed, spread=spread)
+    before = [steps_of(plain)] * 2 + [steps_of(falling(100 + seed + at, spread=spread), 1) for at in (0, 50)]
+    for times in (1.15, 0.87):
+        biased = [loss * times * exp(draw.gauss(0.0, 0.01)) for loss in plain]
+        found = judge("numerics", steps_of(biased), before)
+        assert (found.kind, found.holds) == ("optimization", False), found
+        assert "off in the mean" in found.by
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_losses_that_are_rounded_are_no_bias(seed: int) -> None:
+    """As in half precision: each a little off, or on a way of its own that drifts off slowly."""
+    draw = Random(seed)
+    plain = falling(seed)
+    before = [steps_of(plain)] * 2 + [steps_of(falling(100 + seed + at), 1) for at in (0, 50)]
+    rounded = [loss * exp(draw.gauss(0.0, 0.004)) for loss in plain]
+    drifting, off = [], 0.0
+    for loss in plain:
+        off += draw.gauss(0.0, 0.001)
+        drifting.append(loss * exp(off))
+    noisy = [loss * exp(draw.gauss(0.0, 0.03)) for loss in plain]
+    for losses in (rounded, drifting, noisy):
+        assert judge("numerics", steps_of(losses), before).kind == "numerics"

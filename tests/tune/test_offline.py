@@ -28,6 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
     for module in (examination, lr, meaning, micro_trial, trial):
         monkeypatch.setattr(module, "run", noted)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     return told
 
 

@@ -14,13 +14,15 @@ from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.model import Change, Interval, predict
 from stoker.doctor.verdict import reach
 from stoker.errors import TrialFailed, UsageError
+from stoker.tune.checking import TakeProbe
 from stoker.tune.finding import score_of
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe
 from stoker.tune.search import Candidate, Search
 from stoker.tune.stretches import Rates
 from stoker.tune.trial import Outcome, Trial
-from stoker.tune.tuner import TakeProbe, Tried, Tuned, Tuner
+from stoker.tune.tuned import Tried, Tuned
+from stoker.tune.tuner import Tuner
 
 ABOUT = {"command": ["train.py"]}
 PLAIN = Probe(ids=[[0, 1]], batches=[7], losses=[1.0])
@@ -175,7 +177,7 @@ def test_where_nothing_runs_faster_nothing_is_kept(tmp_path: Path) -> None:
 
 def test_a_script_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
     """As it is, it crashes."""
-    with pytest.raises(TrialFailed, match="could not be measured as it is"):
+    with pytest.raises(TrialFailed, match="the script could not be measured as it is"):
         tuned(lambda s: "crashed", tmp_path / "it")
 
 
@@ -285,7 +287,8 @@ def test_a_run_that_computes_is_offered_what_is_allowed() -> None:
 
 def test_held_samples_are_tried_where_a_cause_names_them(tmp_path: Path) -> None:
     """Before workers where they are predicted better; and then workers have nothing to read."""
-    wanted = search(replace(STARVED, loader_with=(2, 0.0399)))
+    host = {**STARVED.host, "memory_free_bytes": 10**10}
+    wanted = search(replace(STARVED, loader_with=(2, 0.0399), batch_bytes=10**6, host=host))
     assert any(cure.change == "feed" for one in wanted.verdict.named for cure in one.cures)
     found = tuned(lambda s: 3000.0 if "feed" in s else by_workers(s), tmp_path / "it", wanted=wanted)
     assert found.settings == {"feed": "ram"}

@@ -55,6 +55,13 @@ def test_a_kind_that_there_is_not_is_refused_beside_a_finder_too() -> None:
         verb(["train.py"], micro_batch=True, allow=["speed"])
 
 
+@pytest.mark.parametrize("kind", ["numerics", "optimization"])
+def test_strict_and_a_kind_that_is_allowed_are_refused_together(kind: str) -> None:
+    """One leaves every loss as it is, the other does not: neither is guessed."""
+    with pytest.raises(UsageError, match=f"--strict leaves every loss as it is, and --allow {kind} does not"):
+        verb(["train.py"], strict=True, allow=[kind])
+
+
 @pytest.mark.usefixtures("diagnosed")
 @pytest.mark.parametrize("workers", [False, True])
 def test_a_dry_run_as_json_is_one_object(workers: bool, capsys: pytest.CaptureFixture[str]) -> None:

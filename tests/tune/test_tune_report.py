@@ -21,7 +21,7 @@ from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
 from stoker.tune.pictures import Scale, scale_of, search
 from stoker.tune.search import Candidate
-from stoker.tune.tuner import Outcome, Tried, Tuned
+from stoker.tune.tuned import Outcome, Tried, Tuned
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = "<script>document.title = 'taken'</script>.py"

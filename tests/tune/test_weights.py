@@ -1,6 +1,7 @@
 """Batches in parts: whether they make the same updates, judged by weights."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,44 @@ def test_runs_that_differ_by_themselves_widen_what_agrees() -> None:
     near = probe(losses=[1.01], after=[1.106] * 40)
     assert judge("numerics", near, [first, again], by_weights=True).holds
     assert not judge("numerics", near, [first, first], by_weights=True).holds
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("allowed", ["numerics", "optimization"])
+def test_a_loss_that_is_not_finite_in_parts_is_refused(allowed: Kind) -> None:
+    """A part of which all labels are ignored: its mean is no number, nor are the weights from there on."""
+    whole = probe(losses=[1.0, 0.9, 0.8], after=[1.1] * 40)
+    parts = probe(losses=[1.0001, NAN, NAN], after=[1.1] * 40)
+    found = judge(allowed, parts, [whole, whole], by_weights=True)
+    assert (found.holds, found.by) == (False, "a loss is not finite")
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf")])
+def test_weights_that_are_not_finite_agree_with_none(value: float) -> None:
+    """Not with finite ones, nor with those of a script whose own are not."""
+    plain, wild = probe(losses=[1.0], after=[1.1] * 40), probe(losses=[1.0001], after=[value] * 40)
+    assert distance(wild.weights, plain.weights) == float("inf")
+    assert distance(plain.weights, wild.weights) == float("inf")
+    for before in ([plain, plain], [wild, wild], [plain, wild]):
+        assert not judge("numerics", replace(wild, losses=[1.0002]), before, by_weights=True).holds
+    unseen = [replace(one, losses=[None]) for one in (wild, plain, wild)]
+    assert not judge("same", unseen[0], unseen[1:]).holds
+
+
+def test_no_loss_of_the_first_updates_is_a_sum() -> None:
+    """The first batch is one part, say: the second shows what a loss is."""
+    whole = probe(losses=[1.0, 10.0], after=[1.1] * 40)
+    whole = replace(whole, weights=[*whole.weights, *whole.weights])
+    found = judge("numerics", replace(whole, losses=[1.0, 4.0]), [whole, whole], by_weights=True)
+    assert (found.kind, "the loss of update 2" in found.by) == (None, True), found
+
+
+@pytest.mark.parametrize("losses", [[1.0], [None]])
+def test_other_parameters_are_not_compared(losses: list[float | None]) -> None:
+    """A layer that a change makes, or leaves out: refused with words, and the search goes on."""
+    plain = replace(probe(losses=[1.0], after=[1.1] * 40), losses=losses)
+    more = replace(probe(losses=[1.0], after=[1.1] * 41), losses=[loss and 1.0001 for loss in losses])
+    found = judge("optimization", more, [plain, plain], by_weights=losses != [None])
+    assert (found.holds, "other parameters" in found.by) == (False, True), found

@@ -15,6 +15,11 @@ from stoker.changes.catalogue import ALL
 from stoker.changes.change import Change
 from stoker.errors import UsageError
 
+# Those that Stoker reads: `memory` is the feed's.
+_TABLES = ("changes", "memory")
+# Of a name's letters: `change`, `Changes` and `chnages` are near, `charts` and `model` are not.
+_NEAR = 0.8
+
 
 def read(path: Path) -> dict[str, Any]:
     """What a settings file says; other tables than `[changes]` are for others."""
@@ -26,10 +31,25 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error}; mend it, or use stoker tune") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}; mend it, or use stoker tune") from None
+    _refuse_near(path, told)
     changes = told.get("changes", {})
     if not isinstance(changes, dict):
         raise UsageError(f"{path}: `changes` is {changes!r}; write a table: [changes], then a line a change")
-    return {name: find(name).value(value) for name, value in changes.items()}
+    try:
+        return {name: find(name).value(value) for name, value in changes.items()}
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _refuse_near(path: Path, told: Mapping[str, Any]) -> None:
+    """Refuse what is meant to be read and would not be; what is nothing like it is another's."""
+    for name in told:
+        if name in _TABLES:
+            continue
+        if meant := get_close_matches(name.lower(), _TABLES, n=1, cutoff=_NEAR):
+            raise UsageError(f"{path}: [{name}] is read by nothing; did you mean [{meant[0]}]?")
+        if name in ALL:
+            raise UsageError(f"{path}: {name} stands in no table: write [changes] in the line above it")
 
 
 def find(name: str) -> Change:

@@ -167,6 +167,10 @@ def _report(found: Found, out: Path | None) -> tuple[Path | None, NotPermitted |
 
 def kinds_of(strict: bool, allow: Sequence[str]) -> frozenset[Kind]:
     """`same` and `redraw` unasked; the others by name."""
+    if strict and allow:
+        raise UsageError(
+            f"--strict leaves every loss as it is, and --allow {allow[0]} does not: give one of them"
+        )
     kinds: set[Kind] = {"same"} if strict else {"same", "redraw"}
     for name in allow:
         if name == "numerics":

@@ -16,13 +16,15 @@ from stoker.doctor.examination import Diagnosis, examine, examine_ranks
 from stoker.doctor.model import Interval
 from stoker.facts.secrets import hide_secrets
 from stoker.scratch import Guards
+from stoker.tune.checking import TakeProbe
 from stoker.tune.ledger import Ledger
 from stoker.tune.meaning import Probe, take
 from stoker.tune.observed import trial_of
 from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
 from stoker.tune.trial import IDLE_SECONDS, Trial, hold
-from stoker.tune.tuner import TakeProbe, Tried, Tuned, Tuner
+from stoker.tune.tuned import Tried, Tuned
+from stoker.tune.tuner import Tuner
 from stoker.watch.record import new_name
 
 DEFAULT_BUDGET = 300.0
@@ -147,6 +149,7 @@ def find(
             ceiling=ceiling_of(told),
             tell=tell,
             scored=scored,
+            script=" ".join(hide_secrets(command)),
         ).find()
         return Found(
             command=tuple(hide_secrets(command)),

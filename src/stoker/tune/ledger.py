@@ -1,7 +1,9 @@
 """A search as files: a folder for it, in it one for each trial. What is there is not tried again.
 
 .stoker/tune/<id>/search.json           what is searched for: command, budget, kinds
-                  trials/<n>/trial.json what came of a trial, written last: a folder without it was cut off
+                  trials/<n>/trial.json what came of a trial, its command and settings, written last: a folder
+                                        without it was cut off
+                             check.json what the probe of its changes showed, where they were looked at
                              record/    the run's record
                              stdout.txt, stderr.txt
                   .lock                 locked by the process that searches; its death unlocks it
@@ -35,8 +37,9 @@ class Ledger:
     It is this process's until it is closed: UsageError where another has it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
+        self._command = list((about or {}).get("command", ()))
         self.close = _take(self, folder)
         self._before = dict(enumerate(self._read()))
         self._made = len(self._before)
@@ -48,7 +51,7 @@ class Ledger:
     def begin(cls, folder: Path, about: Mapping[str, Any]) -> "Ledger":
         """A new one; it must not be there."""
         folder.mkdir(parents=True)
-        made = cls(folder)
+        made = cls(folder, about)
         write_whole(folder / "search.json", {"schema": 1, **about})
         return made
 
@@ -77,7 +80,7 @@ class Ledger:
                     f"{what} is another than when {folder} was begun, and what was measured is of that one: "
                     "begin a new search, without --resume"
                 )
-        return cls(folder)
+        return cls(folder, about)
 
     def __enter__(self) -> Self:
         return self
@@ -98,15 +101,22 @@ class Ledger:
             if number > after and dict(trial.settings) == dict(settings) and self._is_comparable(trial):
                 self.last = number
                 return self._before.pop(number)
-        folder = self.folder / "trials" / f"{self._made:03d}"
+        folder = self._at(self._made)
         shutil.rmtree(folder, ignore_errors=True)
         trial = how(folder)
-        write_whole(folder / "trial.json", trial.to_json())
+        write_whole(folder / "trial.json", {"command": self._command, **trial.to_json()})
         self._host = trial.host
         self.last = self._made
         self._made += 1
         self.held += 1
         return trial
+
+    def keep_check(self, number: int, told: Mapping[str, Any]) -> None:
+        """What the changes of that trial mean, into its folder."""
+        write_whole(self._at(number) / "check.json", told)
+
+    def _at(self, number: int) -> Path:
+        return self.folder / "trials" / f"{number:03d}"
 
     def _is_comparable(self, trial: Trial) -> bool:
         """Whether it ran on the machine of those that were held now; where that is not known it did."""
@@ -115,7 +125,7 @@ class Ledger:
     def _read(self) -> Iterator[Trial]:
         """Those that are whole, up to the first that is not: the search tries that one again."""
         for number in range(10_000):
-            path = self.folder / "trials" / f"{number:03d}" / "trial.json"
+            path = self._at(number) / "trial.json"
             try:
                 yield _trial(json.loads(path.read_text()))
             except (OSError, ValueError, KeyError, TypeError):  # not there, or harmed

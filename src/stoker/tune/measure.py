@@ -22,6 +22,8 @@ from stoker.watch.session import Plan, Session
 
 # Times that the allocator found no memory and gave its cache back, in a run: more is thrashing, and no rate.
 _MOST_RETRIES = 3
+# How often that is looked at, at least: a step that thrashes may take seconds, and 50 of them minutes.
+_LOOK_SECONDS = 1.0
 
 
 def prepare(child: Child, argument: Mapping[str, Any]) -> None:
@@ -45,6 +47,7 @@ class _Measuring:
         self._ready = False
         # When the samples of all ranks began to count, and how many steps were made by then.
         self._warm, self._warm_steps = 0.0, 0
+        self._looked = time.monotonic()
 
     def install(self) -> None:
         """Into every optimizer's step."""
@@ -68,13 +71,20 @@ class _Measuring:
             self._ready = True
             self._agreement.be_ready()
             _forget_peaks()
-        if self._made % LEAST_STEPS == 0 and (retries := _retries()) > _MOST_RETRIES:
+        if self._is_time_to_look() and (retries := _retries()) > _MOST_RETRIES:
             self._child.report("thrash", retries=retries)
             self._end(at_once=True)
         if self._agreement.leads and self._is_measured():
             self._agreement.call(self._made)
         if self._agreement.is_over(self._made):
             self._end()
+
+    def _is_time_to_look(self) -> bool:
+        now = time.monotonic()
+        if self._made % LEAST_STEPS and now - self._looked < _LOOK_SECONDS:
+            return False
+        self._looked = now
+        return True
 
     def _is_measured(self) -> bool:
         """Whether enough steps are made for a rate."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from stoker.changes import Kind
 from stoker.errors import TrialFailed
 from stoker.scratch import Guards
-from stoker.tune.meaning import Meaning, Probe, judge, take
+from stoker.tune.meaning import Meaning, Probe, has_batch_norm, judge, take
 from stoker.tune.micro_found import MicroBatch
 from stoker.tune.micro_proof import LEAST_RUNS, check, prove
 from stoker.tune.micro_trial import IDLE_SECONDS, MicroTrial, hold
@@ -104,7 +104,8 @@ def find_micro_batch(
 
             before = [of(plain) for _ in range(2)]
             changed = of({"micro_batch": size})
-            kind: Kind = "optimization" if allow_optimization else "numerics"
+            asked = allow_optimization and has_batch_norm(changed)
+            kind: Kind = "optimization" if asked else "numerics"
             return judge(kind, changed, before, by_weights=True)
 
         search = _Search(hold=held, in_time=lambda: clock.allows(1 + search.proof))

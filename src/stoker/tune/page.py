@@ -12,8 +12,8 @@ from stoker.doctor.report.story import Table
 from stoker.tune import pictures
 from stoker.tune.finding import Found, score_of
 from stoker.tune.settings_file import as_lines, as_words, use
-from stoker.tune.tuner import Tried
-from stoker.tune.words import by_reason
+from stoker.tune.tuned import Tried
+from stoker.tune.words import by_reason, told_last
 from stoker.watch.words import NA, duration, percent, rate
 
 NAME = "report.html"
@@ -55,6 +55,7 @@ def _result(found: Found, settings: Path | None) -> Html:
     return tag(
         "section",
         tag("h1", said),
+        None if tuned.last_pair is None else tag("p", f"{told_last(tuned.last_pair)}.", class_="soft"),
         frame.tiles(
             [
                 (rate(tuned.baseline, tuned.unit), "before: the script as it is"),
@@ -157,7 +158,8 @@ def _method(found: Found) -> Html:
         tag("ul", [tag("li", note) for note in found.diagnosis.notes]) if found.diagnosis.notes else None,
         tag("p", "Each run was the script's own loop in a process of its own; its first steps do not count. "
             f"{story.shield(found.diagnosis)} A change is kept where the 90% interval of its ratio lies "
-            "above 1.02 and a probe of the first steps shows that it means what it says."),
+            "above 1.02, by two runs of it with one without it between or after (by one run, above 1.25), "
+            "and a probe of the first steps shows that it means what it says."),
         tag("p", "The trials: ", tag("code", str(found.folder)), ". The diagnosis: ",
             tag("code", str(found.diagnosis.record))),
     )  # fmt: skip

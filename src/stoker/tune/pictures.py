@@ -11,7 +11,7 @@ from math import exp, inf, log
 from stoker.doctor.model import Interval
 from stoker.doctor.report.markup import Child, Html, tag
 from stoker.tune.comparison import Ratio
-from stoker.tune.tuner import Tried, Tuned
+from stoker.tune.tuned import Tried, Tuned
 from stoker.watch.words import rate
 
 _WIDE, _TALL = 100.0, 10.0

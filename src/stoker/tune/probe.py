@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader as torch_dataloader
 
 from stoker import changes
+from stoker.changes import held
 from stoker.feed.held_loader import is_reader
 from stoker.scratch import Child
 from stoker.tune.agreement import Agreement
@@ -98,6 +99,7 @@ def prepare(child: Child, argument: Mapping[str, Any]) -> None:
                 weights=weights,
                 rates=rates,
                 turned=epochs.turned_at is not None,
+                batch_norm=None if (parts := held.installed()) is None else parts.batch_norm,
             )
             agreement.leave(made)  # all ranks make as many
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from stoker.changes import ALL, Kind
 from stoker.doctor.evidence import Evidence
+from stoker.doctor.experiments.variants import AS_IT_IS, BF16, CHANNELS_LAST, TF32
 from stoker.doctor.finding import ALARM
 from stoker.doctor.model import Change, Interval, predict
 from stoker.doctor.verdict import Verdict
@@ -27,7 +28,11 @@ _BUSY = 0.6
 _STARTUP = 0.02
 # Seconds of an epoch: what is held is read in the first, so that a trial has to go through one.
 _LONGEST_EPOCH = 60.0
-
+# As the doctor's experiment calls them.
+_SWITCHES = {"tf32": TF32, "autocast": BF16, "channels_last": CHANNELS_LAST}
+# What else there is to ask for, and how.
+_ASKED = ("batch_size", 'autocast = "fp16"', "in_order")
+_ASK = "only when asked: write it into stoker.toml, under [changes], and take stoker run --with stoker.toml"
 
 Finds = Literal["all", "workers"]
 
@@ -105,6 +110,7 @@ class Search:
         ):
             yield from wanted()
         yield from self._numerics()
+        self.not_tried += [f"{name}: {_ASK}" for name in _ASKED]
 
     # --- one change each ------------------------------------------------------------------------------------
 
@@ -217,14 +223,31 @@ class Search:
             self.not_tried.append("precision, layout, compile: the loop waits for data, not for the device")
             return
         why = "computing is what takes long"
-        yield from self._each("tf32", (True,), why)
-        yield from self._each("autocast", ("bf16",), why)
-        yield from self._each("channels_last", (True,), why)
+        for change, value in (("tf32", True), ("autocast", "bf16"), ("channels_last", True)):
+            if by := self._is_fast_enough(change):
+                self.not_tried.append(f"{change}: it won't help: {by}")
+            else:
+                yield from self._each(change, (value,), why)
         yield from self._each("fused_optimizer", (True,), why)
         yield from self._each("cudnn_benchmark", (True,), why)
         yield from self._each("compile", ("default",), why)
         if self._named("tiny-batch"):
             yield from self._each("compile", ("reduce-overhead",), "launching is what takes long")
+
+    def _is_fast_enough(self, change: str) -> str | None:
+        """By what the doctor ruled out that a switch of precision or layout helps; None where it did not.
+
+        It measures steps with each switch, on a GPU. Without one it looks for float64, which tells nothing
+        of half precision.
+        """
+        by = self.verdict.eliminated.get("slow-precision")
+        if by is None or not self.run.on_gpu:
+            return None
+        known = self.run.variants or {}
+        own, switched = known.get(AS_IT_IS), known.get(_SWITCHES[change])
+        if own is None:
+            return by
+        return by if switched is not None and switched > (1 - ENOUGH) * own else None
 
     # --- how values are gone through ------------------------------------------------------------------------
 

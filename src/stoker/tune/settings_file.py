@@ -5,14 +5,14 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.errors import NotPermitted, UsageError
 from stoker.tune.comparison import Ratio
-from stoker.tune.tuner import Tuned
+from stoker.tune.tuned import Tuned, ratio_as_json
 
 _OURS = re.compile(r"\s*\[\s*changes\s*\]\s*(#.*)?$")
 
@@ -186,15 +186,13 @@ def _times(ratio: Ratio) -> str:
 
 def as_json(tuned: Tuned) -> dict[str, Any]:
     """The search as `stoker tune --json` prints it."""
-    ratio: Mapping[str, float] | None = None
-    if tuned.ratio is not None:
-        ratio = {"low": tuned.ratio.low, "mid": tuned.ratio.mid, "high": tuned.ratio.high}
     return {
         "schema": 1,
         "baseline": tuned.baseline,
         "best": tuned.best,
         "unit": tuned.unit,
-        "ratio": ratio,
+        "ratio": ratio_as_json(tuned.ratio),
+        "last_pair": None if tuned.last_pair is None else asdict(tuned.last_pair),
         "trials": [one.to_json() for one in tuned.tried],
         "runs": tuned.runs,
         "not_tried": list(tuned.not_tried),

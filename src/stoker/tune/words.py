@@ -14,7 +14,7 @@ from stoker.tune.comparison import Ratio
 from stoker.tune.finding import Found
 from stoker.tune.search import Candidate, Search
 from stoker.tune.settings_file import as_lines, as_words, use
-from stoker.tune.tuner import Tried, Tuned
+from stoker.tune.tuned import LastPair, Tried, Tuned
 from stoker.watch.words import rate
 
 
@@ -32,6 +32,8 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
             f"{tuned.ratio.high:.2f}): {rate(tuned.baseline, tuned.unit)} to {rate(tuned.best, tuned.unit)}",
             highlight=False,
         )
+    if tuned.last_pair is not None:
+        console.print(escape(told_last(tuned.last_pair)), style="dim", highlight=False)
     if tuned.tried:
         console.print(_table(tuned))
     for line in by_reason(tuned.not_tried):
@@ -52,6 +54,13 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
     console.print(f"trials: {escape(str(found.folder))}", highlight=False, soft_wrap=True)
     if report is not None:
         console.print(f"report: {escape(str(report))}", highlight=False, soft_wrap=True)
+
+
+def told_last(pair: LastPair) -> str:
+    """Whether the whole gain was measured once more at the end."""
+    if pair.held:
+        return "the script as it is and what is kept were run once more at the end, one after the other"
+    return f"the script as it is and what is kept were not compared once more at the end: {pair.reason}"
 
 
 def by_reason(not_tried: Iterable[str]) -> list[str]:
