@@ -158,6 +158,18 @@ def test_fresh_puts_the_older_training_aside(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "before-1" / "checkpoints").find_last_good() is not None
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_what_a_killed_training_left_half_written_is_removed(tmp_path: Path, fresh: bool) -> None:
+    """Files and checkpoints, also where the older training is put aside."""
+    task = Tiny(TinyConfig(train=plain(epochs=1)))
+    fit(task, out=tmp_path)
+    (tmp_path / ".stoker-part-01").write_bytes(b"half of a file")
+    (tmp_path / "checkpoints" / ".stoker-part-02").write_bytes(b"half of a file")
+    (tmp_path / "checkpoints" / ".stoker-part-03").mkdir()
+    fit(task, out=tmp_path, fresh=fresh)
+    assert not list(tmp_path.rglob(".stoker-part-*"))
+
+
 def test_a_longer_training_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     """More epochs than before are made; what was changed is told."""
     fit(Tiny(TinyConfig(train=plain(epochs=1))), out=tmp_path)

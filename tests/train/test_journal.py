@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,18 +92,50 @@ def test_a_validation_that_is_made_again_is_cut_off(tmp_path: Path) -> None:
     assert left == [("train", 5), ("valid", 5), ("train", 7)]
 
 
-def test_a_line_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """No room for it: an error that says where."""
+@contextmanager
+def small_files(most: int) -> Iterator[None]:
+    """No file grows past so many bytes, as on a full disk."""
     resource = pytest.importorskip("resource")
-    journal = Journal(tmp_path, [], after=0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
-        with pytest.raises(TrainingFailed, match=r"cannot write .*metrics\.jsonl: .*Make room there"):
-            journal.write("train", 1, {"loss": 1.0})
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    journal.close()
+
+
+class Full(Kept):
+    """A logger that finds no room."""
+
+    def log(self, values: Any, step: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        super().close()
+        raise OSError(28, "No space left on device")
+
+
+def test_a_line_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """No room for it: an error that says where, also as the journal is closed; its loggers are closed too."""
+    loggers = [Kept(), Kept()]
+    journal = Journal(tmp_path, loggers, after=0)
+    with small_files(10):
+        with pytest.raises(TrainingFailed, match=r"cannot write .*metrics\.jsonl: .*Make room there"):
+            journal.write("train", 1, {"loss": 1.0})
+        with pytest.raises(TrainingFailed, match=r"cannot write .*metrics\.jsonl: .*Make room there"):
+            journal.close()
+    assert [logger.closed for logger in loggers] == [True, True]
+
+
+def test_a_logger_without_room_is_told(tmp_path: Path) -> None:
+    """As the journal itself is, and the others are closed."""
+    loggers = [Full(), Kept()]
+    journal = Journal(tmp_path, loggers, after=0)
+    with pytest.raises(TrainingFailed, match=f"cannot write {tmp_path}: .*No space.*Make room there"):
+        journal.write("train", 1, {"loss": 1.0})
+    with pytest.raises(TrainingFailed, match=f"cannot write {tmp_path}: "):
+        journal.close()
+    assert loggers[1].closed
 
 
 def test_tensorboard_has_the_curves(tmp_path: Path) -> None:

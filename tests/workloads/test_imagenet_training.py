@@ -63,6 +63,32 @@ def test_crops_grow_and_the_middle_is_judged(tmp_path: Path) -> None:
     assert next(iter(feeds.valid))[0].shape[2:] == (32, 32)
 
 
+def test_each_size_of_growing_images_is_compiled_by_itself(tmp_path: Path) -> None:
+    """None with its height or width left open, which takes a compiler minutes; the end of an epoch too."""
+    torch.compiler.reset()  # what was compiled of it before counts against a limit
+    config = small(tmp_path, start_size=32, grow_epochs=1, pixels=64, image_size=64)
+    task = ImagenetTask(replace(config, train=replace(config.train, compile=True)))
+    compiled: list[tuple[int, ...]] = []
+    left_open: list[Any] = []
+
+    def note(graph: Any, inputs: Any) -> Any:
+        left_open.extend(one for one in inputs if isinstance(one, torch.SymInt))
+        compiled.extend(tuple(one.shape) for one in inputs if _is_image(one))
+        return graph.forward
+
+    model = task.build_model().train()
+    model.compile(backend=note)
+    for count, size in ((8, 32), (8, 64), (4, 64)):
+        for _ in range(2):
+            task.loss(model, (torch.rand(count, 3, size, size), torch.zeros(count, dtype=torch.int64)))
+    assert compiled == [(8, 3, 32, 32), (8, 3, 64, 64), (4, 3, 64, 64)]
+    assert left_open == []
+
+
+def _is_image(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter) and one.dim() == 4
+
+
 def test_a_checkpoint_begins_the_training(tmp_path: Path) -> None:
     """Features from a file of another number of classes; a file that is not there is told."""
     torch.manual_seed(0)

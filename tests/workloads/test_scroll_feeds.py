@@ -1,5 +1,6 @@
 """Patches of scrolls: the same from disk, from RAM and cut on the device."""
 
+import gc
 import re
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,7 @@ def test_patches_cut_on_a_card_are_those_read_from_disk(scrolls: list[Scroll]) -
 def test_what_a_step_needs_is_measured_and_given_back() -> None:
     """More for more patches, less in bf16; nothing of it stays on the card."""
     card = torch.device("cuda", 0)
+    gc.collect()  # what tests before it left would be given back in its midst
     before = torch.cuda.memory_allocated(card)
     one, four = (measure_step(UNet3d((8, 16)), (32, 64, 64), count, "fp32", card) for count in (1, 4))
     half = measure_step(UNet3d((8, 16)), (32, 64, 64), 4, "bf16", card)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from stoker.errors import CheckpointBroken, TrainingFailed, UsageError
+from stoker.feed.whole_file import remove_leftovers
 from stoker.train import folder, preflight, rng
 from stoker.train.checkpoint import Checkpoints, Found
 from stoker.train.config import TrainConfig
@@ -26,6 +27,9 @@ from stoker.train.precision import cudnn_benchmark, put_channels_last, ready_sca
 from stoker.train.signals import Stopped, StopSignal
 from stoker.train.step import Stepper
 from stoker.train.task import Feeds, Task, World
+
+# Shapes of batches that a model is compiled for: images that grow, micro-batches, what ends an epoch.
+_FORMS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,8 @@ def fit(
             stack.callback(dist.destroy_process_group)
         if meeting.rank == 0:
             stack.enter_context(folder.taken(out))
+            remove_leftovers(out)
+            Checkpoints(out / folder.CHECKPOINTS).remove_parts()
             if fresh and (aside := folder.put_aside(out)) is not None:
                 tell(f"what was in {out} is in {aside}")
         else:
@@ -152,7 +158,6 @@ def _stand(loop: Loop, parts: Parts) -> int | None:
 
 
 def _find(parts: Parts) -> Found | None:
-    parts.checkpoints.remove_parts()
     found = parts.checkpoints.find_last_good()
     if found is not None:
         for name, text in found.passed_over.items():
@@ -184,6 +189,8 @@ def _make_ready(parts: Parts, loop: Loop, resumed: int | None) -> None:
         states = 0 if resumed else preflight.bytes_of_states(parts.module, config.optimizer)
         _predict(parts, loop, states)
     if config.compile:
+        # Beyond 8, torch would leave the next ones uncompiled: the last sizes of images that grow.
+        torch._dynamo.config.recompile_limit = max(_FORMS, torch._dynamo.config.recompile_limit)
         # In place, and after the prediction: sizes that are tried once are not worth compiling for.
         parts.module.compile(mode=config.compile_mode)
 

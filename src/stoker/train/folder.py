@@ -108,13 +108,19 @@ def _pictures(folder: Path) -> list[Path]:
     return [folder / path.name for path in drawn if path.parent == where]
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """A file of JSON that appears whole or not at all."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What a disk refuses in the block is told with what was to be written."""
     try:
-        with whole_file(path) as out:
-            out.write(json.dumps(values, indent=1).encode())
+        yield
     except OSError as error:
         raise TrainingFailed(
             f"cannot write {path}: {error}. Make room there; the same command goes on from the last "
             "checkpoint"
         ) from error
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """A file of JSON that appears whole or not at all."""
+    with writing(path), whole_file(path) as out:
+        out.write(json.dumps(values, indent=1).encode())

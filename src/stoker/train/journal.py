@@ -8,11 +8,13 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from stoker.errors import MissingExtra, TrainingFailed
+from stoker.errors import MissingExtra
 from stoker.feed.whole_file import whole_file
+from stoker.train.folder import writing
 
 
 class Logger(Protocol):
@@ -32,32 +34,32 @@ class Journal:
     """
 
     def __init__(self, folder: Path, loggers: Sequence[Logger], *, after: int, judged: bool = True) -> None:
-        self._path = folder / "metrics.jsonl"
+        self._path, self._folder = folder / "metrics.jsonl", folder
         self._loggers = loggers
-        _cut(self._path, after, judged)
-        self._file = self._path.open("a")
+        with writing(self._path):
+            _cut(self._path, after, judged)
+            self._file = self._path.open("a")
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One line, on the disk when this returns; its numbers go to the loggers too."""
         told = plain(values)
         line = json.dumps({"t": round(time.time(), 3), "kind": kind, "step": step, **told})
-        try:
+        with writing(self._path):
             self._file.write(f"{line}\n")
             self._file.flush()
-        except OSError as error:
-            raise TrainingFailed(
-                f"cannot write {self._path}: {error}. Make room there; the same command goes on from the "
-                "last checkpoint"
-            ) from error
         numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if _is_number(value)}
-        for logger in self._loggers:
-            logger.log(numbers, step)
+        with writing(self._folder):
+            for logger in self._loggers:
+                logger.log(numbers, step)
 
     def close(self) -> None:
-        """End all of them."""
-        self._file.close()
-        for logger in self._loggers:
-            logger.close()
+        """End all of them, whatever one of them cannot write any more."""
+        with ExitStack() as stack:
+            for logger in reversed(self._loggers):
+                stack.enter_context(writing(self._folder))
+                stack.callback(logger.close)
+            stack.enter_context(writing(self._path))
+            stack.callback(self._file.close)
 
 
 def open_loggers(
