@@ -14,7 +14,7 @@ import pytest
 
 from stoker.cluster import search
 from stoker.cluster.errand import Errand
-from stoker.cluster.search import Searching, find_ledger, ledgers
+from stoker.cluster.search import Searching, find_ledger, ledgers, moved_budget
 from stoker.errors import ClusterFailed
 from stoker.tune.ledger import Ledger
 from stoker.ward.fake_cluster import FakeCluster
@@ -98,6 +98,12 @@ def searching(
         tell=told.append,
         resume=resume,
     )
+
+
+@pytest.mark.parametrize(("budget", "left", "given"), [(300, 250, 250), (300, 20, 150), (60, -5, 60)])
+def test_a_search_that_moved_has_time_to_try_something(budget: float, left: float, given: float) -> None:
+    """However late its node was given up: it diagnoses and measures anew before it tries the next change."""
+    assert moved_budget(budget, left) == given
 
 
 def test_a_search_goes_on_with_its_ledger_on_another_node_of_its_kind(

@@ -22,8 +22,9 @@ from stoker.watch.record import default_root
 
 # A search that loses one node after the other is not the nodes' fault.
 _MOST_LOST = 5
-# What a search that moved is given at least: a diagnosis, a baseline, and a change.
-LEAST_BUDGET_S = 60.0
+# What a search that moved is given at least, whatever the lost node had of it (Ray takes a minute to give one
+# up): it diagnoses anew, measures anew what it compares with, and then tries changes.
+LEAST_BUDGET_S, _LEAST_SHARE = 60.0, 0.5
 # What runs on a node that was only cut off is killed there after a minute.
 _HELD_S = 300.0
 # A free node answers within seconds; of one that does not, it is told now and then that it is waited for.
@@ -78,7 +79,7 @@ class Searching:
             for lost in range(_MOST_LOST):
                 hand, look = self._take(files)
                 self._host = look.host
-                left = self._budget if not lost else max(LEAST_BUDGET_S, until - time.monotonic())
+                left = self._budget if not lost else moved_budget(self._budget, until - time.monotonic())
                 self._tell(f"tunes on {hand.node.name}")
                 try:
                     errand = self._run_on(hand, self._words(left, self._ledger))
@@ -175,6 +176,11 @@ class Searching:
         if not kinds:
             raise ClusterFailed("the cluster has no node with a core to give")
         return max(kinds.values(), key=lambda same: (same[0].gpus, same[0].cpus, len(same)))
+
+
+def moved_budget(budget: float, left: float) -> float:
+    """What a search gets on the next node, with so much left of what it had."""
+    return max(left, _LEAST_SHARE * budget, LEAST_BUDGET_S)
 
 
 def ledgers(home: Path) -> list[Path]:
