@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stoker.bench.result import Result
+from stoker.bench.result import Result, write_text
 from stoker.cli import app
 from stoker.doctor.calibration import read_scores
 from stoker.ward import cures, score
 from stoker.ward.case import Case, Neutral
 from stoker.ward.cures import Tried, read_tried, try_all_cures, try_cures
+from stoker.ward.results import Seen, Stamp, keep
+from stoker.ward.rounds import answer_kept
 
 
 def case(name: str, cause: str, **more: Any) -> Case:
@@ -144,11 +146,33 @@ def test_what_was_measured_on_a_busy_machine_is_no_score(
     assert "to be tried again" in (found.reason or "")
 
 
+def test_a_case_that_a_round_has_shown_is_not_shown_again(
+    tmp_path: Path, asked: list[tuple[str, ...]]
+) -> None:
+    """For that version and machine, unless the round was made on a busy one."""
+    here = Stamp(version="1", hardware="cpu", versions={}, date="2026-11-18")
+    one = case("a", "too-few-workers")
+    seen = Seen(
+        case="a", truth=one.cause, also=(), said="too-few-workers", said_also=(), seconds=9.0
+    )  # fmt: skip
+    assert answer_kept(tmp_path, one, here) is None
+    keep(tmp_path, seen, here)
+    assert answer_kept(tmp_path, one, here) is None  # the whole answer was not taken along
+    answer = told(change("num_workers", 4, 44.0))
+    write_text(tmp_path / "told" / "a.json", json.dumps(answer))
+    assert answer_kept(tmp_path, one, here) == answer
+    assert answer_kept(tmp_path, one, replace(here, version="2")) is None
+    assert [found.predicted for found in try_cures(one, answer=answer)] == [44.0]
+    assert "stoker" not in [words[0] for words in asked]
+    assert 40.0 in [found.predicted for found in try_cures(one, answer={**answer, "foreign_cores": 1.0})]
+    assert [words[0] for words in asked].count("stoker") == 1
+
+
 def test_results_are_kept_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying that was broken off goes on where it was."""
     shown: list[str] = []
 
-    def one(which: Case, *, told: Path) -> list[Tried]:
+    def one(which: Case, *, told: Path, answer: object) -> list[Tried]:
         shown.append(which.id)
         return [tried(which.id, 40.0, 39.0), Tried(case=which.id, change="stage", reason="not here")]
 

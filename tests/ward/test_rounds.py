@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from stoker.bench.result import Result
 from stoker.cli import app
 from stoker.errors import UsageError
 from stoker.ward import rounds, score
@@ -188,6 +189,30 @@ def test_the_score_counts_what_was_run() -> None:
     assert found["top1"] == pytest.approx(1 / 3)
     assert (found["healthy_alarms"], found["healthy_cases"]) == (1, 2)
     assert (found["lookalikes"], found["cases"], found["cases_not_injectable"]) == (1, 5, 1)
+
+
+def test_a_second_cause_that_was_put_there_is_counted_apart() -> None:
+    """Named too, in any place; the first one is right or wrong as ever."""
+    two = case("a", "cpu-transform", also=("loop-stall",))
+    cases = [replace(two, id=name) for name in "abcd"] + [case("e", "handoff")]
+    first = replace(seen("a", "cpu-transform", "cpu-transform"), also=("loop-stall",))
+    found = score.figures_of(
+        [
+            replace(first, said_also=("handoff", "loop-stall")),
+            replace(first, case="b"),
+            replace(first, case="c", said="loop-stall"),
+            replace(first, case="d", said=None, seconds=None),
+            seen("e", "handoff", "handoff"),
+        ],
+        cases,
+    )
+    assert (found["second_named"], found["second_cases"]) == (2, 3)
+    assert found["top1"] == pytest.approx(3 / 4)
+    made = Result(bench="ward", hardware="cpu", figures=found, runs=[], versions={})
+    assert "| a second cause named too | 2 of 3 |" in score.page([made])
+    alone = score.figures_of([seen("e", "handoff", "handoff")], cases)
+    assert "second_named" not in alone
+    assert "second cause" not in score.page([replace(made, figures=alone)])
 
 
 def test_the_cases_can_be_listed_and_an_unknown_one_is_named() -> None:

@@ -18,7 +18,7 @@ from stoker.ward.catalogue import cases, injectable
 from stoker.ward.cures import read_tried, try_all_cures
 from stoker.ward.needs import of_card
 from stoker.ward.results import NOT_RUN, Seen, Stamp, join
-from stoker.ward.rounds import line_of, make_rounds
+from stoker.ward.rounds import answer_kept, line_of, make_rounds
 from stoker.watch.record import default_root
 
 
@@ -71,13 +71,19 @@ def join_all(
 def try_all(*, wanted: list[str], out: Path) -> None:
     """Apply the doctor's cures, and write how good its predictions were, with those tried before."""
     version = _version()
-    scores = default_root().absolute().parent / calibration.NAME
-    try_all_cures(_choose(wanted, None), _cures(out), version=version, tell=typer.echo, scores=scores)
+    stamp = _stamp_here(version, None)
+    try_all_cures(
+        _choose(wanted, None),
+        _cures(out),
+        version=version,
+        tell=typer.echo,
+        scores=default_root().absolute().parent / calibration.NAME,
+        answer_of=lambda case: answer_kept(out / "ward", case, stamp),
+    )
     tried = read_tried(_cures(out), version)
     figures = score.figures_of_cures(tried)
     _tell(figures)
     if figures:
-        stamp = _stamp_here(version, None)
         result = Result(
             bench="cures",
             hardware=stamp.hardware,

@@ -3,7 +3,8 @@
 Every change of a plan that has a predicted rate is applied by itself. What `stoker run --with` can set is put
 over the script's own settings. What only the script's author can do is tried by the case's neutral form, the
 same script as somebody wrote it without the cause, where that is what the change would make of it. Runs of
-the script as it is stand between them. Each case leaves a result file.
+the script as it is stand between them. Each case leaves a result file. A case that was just shown to the
+doctor in a round is not shown again: its plan is that of the round.
 """
 
 import contextlib
@@ -35,6 +36,7 @@ _AS_A_SETTING = {"feed": "ram", "worker_affinity": "all"}
 # What a neutral form is: the others of a cause are made otherwise (saving beside the loop, say, for `rarer`).
 _AS_THE_NEUTRAL_FORM = frozenset(
     {"stage", "rechunk", "loader", "collate", "bucket", "rarer", "detach", "debug_off", "dtype"}
+    | {"open_once", "batch_read", "batch_index"}
 )
 _NO_WAY = "neither a setting nor a neutral form of the case is this change"
 # A batch of another size makes other steps.
@@ -89,17 +91,19 @@ def try_all_cures(
     version: str,
     tell: Callable[[str], None],
     scores: Path | None = None,
+    answer_of: Callable[[Case], Mapping[str, Any] | None] = lambda case: None,
 ) -> list[Tried]:
     """Try the cures of each case, unless its result for this version is there already.
 
-    What is tried anew is also kept as a score of the doctor's on this machine, in the file `scores`.
+    What is tried anew is also kept as a score of the doctor's on this machine, in the file `scores`. The
+    doctor is asked about cases of which `answer_of` has no answer yet.
     """
     found: list[Tried] = []
     for case in cases:
         path = folder / f"{case.id}.json"
         tried = _kept(path, version)
         if tried is None:
-            tried = try_cures(case, told=folder / "told" / f"{case.id}.json")
+            tried = try_cures(case, told=folder / "told" / f"{case.id}.json", answer=answer_of(case))
             if all(one.reason != _DISTURBED for one in tried):
                 held = {"version": version, "tried": [one.to_json() for one in tried]}
                 write_text(path, json.dumps(held, indent=1) + "\n")
@@ -112,10 +116,12 @@ def try_all_cures(
     return found
 
 
-def try_cures(case: Case, *, told: Path | None = None) -> list[Tried]:
+def try_cures(
+    case: Case, *, told: Path | None = None, answer: Mapping[str, Any] | None = None
+) -> list[Tried]:
     """Ask the doctor for changes and their rates, apply each by itself, and measure.
 
-    The doctor's whole answer goes to `told`.
+    The doctor's whole answer goes to `told`. An `answer` that was had on a busy machine is asked for again.
     """
     reason = _not_to_be_tried(case)
     if reason is not None:
@@ -123,7 +129,8 @@ def try_cures(case: Case, *, told: Path | None = None) -> list[Tried]:
     try:
         with contextlib.ExitStack() as standing:
             ready = standing.enter_context(prepared(case))
-            answer = _ask(ready)
+            if answer is None or _is_disturbed(answer):
+                answer = _ask(ready)
             if told is not None:
                 write_text(told, json.dumps(answer) + "\n")
             known = Tried(
@@ -133,7 +140,7 @@ def try_cures(case: Case, *, told: Path | None = None) -> list[Tried]:
                 spread=answer["spread"],
                 foreign=answer["foreign_cores"],
             )
-            if (known.foreign or 0.0) > FEW:
+            if _is_disturbed(answer):
                 return [replace(known, reason=_DISTURBED)]
             cures = [_Cure.of(case, known, step) for step in _steps_of(answer)]
             if not cures:
@@ -240,9 +247,14 @@ def _ask(ready: Prepared) -> Mapping[str, Any]:
     """What the doctor says of a case, on a machine left to it if that can be had."""
     for _ in range(_AGAIN):
         told = _run(ready, "stoker", "doctor", "--json", "--no-report", "--budget", str(BUDGET))
-        if (told["foreign_cores"] or 0.0) <= FEW:
+        if not _is_disturbed(told):
             break
     return told
+
+
+def _is_disturbed(told: Mapping[str, Any]) -> bool:
+    """Whether other processes had more of the machine than a prediction can leave out."""
+    return (told["foreign_cores"] or 0.0) > FEW
 
 
 def _measure(ready: Prepared, settings: Mapping[str, Any]) -> list[float] | str:

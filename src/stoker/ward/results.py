@@ -45,6 +45,13 @@ class Seen:
             return self.said in NO_ALARM
         return self.said == self.truth and self.cure in (None, self.said_cure)
 
+    @property
+    def second_named(self) -> bool | None:
+        """Whether what else was put there was named too; None where nothing was, or it was not shown."""
+        if self.right is None or not self.also:
+            return None
+        return {*self.also} <= {self.said, *self.said_also}
+
     def to_json(self) -> dict[str, Any]:
         """The result as its file holds it."""
         return {**vars(self), "also": list(self.also), "said_also": list(self.said_also), "right": self.right}

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from stoker.bench.result import write_text
 from stoker.ward.case import Case
@@ -52,11 +53,24 @@ def make_rounds(
     return all_seen
 
 
+def answer_kept(folder: Path, case: Case, stamp: Stamp) -> dict[str, Any] | None:
+    """The doctor's whole answer to a case for this version and machine; None where he came to none."""
+    seen = kept(folder, case, stamp)
+    if seen is None or seen.said is None or not _told(folder, case).exists():
+        return None
+    answer: dict[str, Any] = json.loads(_told(folder, case).read_text())
+    return answer
+
+
+def _told(folder: Path, case: Case) -> Path:
+    return folder / "told" / f"{case.id}.json"
+
+
 def _show_in_time(case: Case, folder: Path, renamed: bool, end: float) -> Seen:
     left = end - time.monotonic()
     if left < _LEAST:
         return unseen(case, NOT_RUN)
-    return show(case, renamed=renamed, told=folder / "told" / f"{case.id}.json", patience=left)
+    return show(case, renamed=renamed, told=_told(folder, case), patience=left)
 
 
 def show(case: Case, *, renamed: bool = False, told: Path | None = None, patience: float = _PATIENCE) -> Seen:

@@ -32,6 +32,10 @@ def figures_of(seen: Sequence[Seen], cases: Sequence[Case]) -> dict[str, float]:
     if well:
         found["healthy_alarms"] = float(sum(not one.right for one in well))
         found["healthy_cases"] = float(len(well))
+    two = [one for one in run if one.second_named is not None]
+    if two:
+        found["second_named"] = float(sum(bool(one.second_named) for one in two))
+        found["second_cases"] = float(len(two))
     took = [one.seconds for one in run if one.said is not None and one.seconds is not None]
     if took:
         found["verdict_seconds_max"] = max(took)
@@ -66,6 +70,8 @@ def _summary(figures: Mapping[str, float]) -> list[list[str]]:
         ["healthy runs with an alarm", _of(figures, "healthy_alarms", "healthy_cases")],
         ["cases that cannot be run here", f"{figures.get('cases_not_injectable', 0):.0f}"],
     ]
+    if "second_named" in figures:
+        rows.insert(2, ["a second cause named too", _of(figures, "second_named", "second_cases")])
     if "cases_not_run" in figures:
         rows.append(["cases that were not run", f"{figures['cases_not_run']:.0f}"])
     if "verdict_seconds_max" in figures:

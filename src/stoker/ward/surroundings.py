@@ -191,9 +191,13 @@ MAKERS: dict[str, Maker] = {
 
 @contextlib.contextmanager
 def tenant(script: str, *args: str) -> Iterator[str]:
-    """A process of `cases/servers`, from when it says that it is ready; the line that it says."""
+    """A process of `cases/servers`, from when it says that it is ready; the line that it says.
+
+    In a session of its own, as another user's would be: Linux shares cores between sessions, and all
+    tenants of one would count as one process (autogroup).
+    """
     command = [sys.executable, str(SCRIPTS / "servers" / script), *args]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
             told = process.stdout.readline().strip()

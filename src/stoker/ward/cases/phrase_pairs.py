@@ -30,12 +30,12 @@ if __name__ == "__main__":
     rank = int(os.environ["RANK"])
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    model = DistributedDataParallel(Encoder())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     gc.collect()
     gc.freeze()
     last = rank == dist.get_world_size() - 1
     memory = [{"phrase": [k], "score": float(k)} for k in range(args.memory if last else 0)]
-    model = DistributedDataParallel(Encoder())
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for step in range(args.steps):
         one = torch.randint(1000, (32, 12))
         other = (one + 1) % 1000
