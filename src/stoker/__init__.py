@@ -13,6 +13,7 @@ __all__ = [
     "Feed",
     "ImageSource",
     "NpySource",
+    "ObjectSource",
     "SqlSource",
     "TorchSource",
     "VolumeSource",
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from stoker.feed import Feed
     from stoker.feed.sources.images import ImageSource
     from stoker.feed.sources.npy import NpySource
+    from stoker.feed.sources.object_source import ObjectSource
     from stoker.feed.sources.sql import SqlSource
     from stoker.feed.sources.torch import TorchSource
     from stoker.feed.sources.volume import VolumeSource
@@ -37,6 +39,7 @@ _HOMES = {
     "Feed": "stoker.feed",
     "ImageSource": "stoker.feed.sources.images",
     "NpySource": "stoker.feed.sources.npy",
+    "ObjectSource": "stoker.feed.sources.object_source",
     "SqlSource": "stoker.feed.sources.sql",
     "TorchSource": "stoker.feed.sources.torch",
     "VolumeSource": "stoker.feed.sources.volume",

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.doctor.verb import DoctorCommand, doctor
+from stoker.doctor.verb import DoctorCommand, check_seconds, doctor
 from stoker.errors import StokerError, UsageError
 from stoker.facts.secrets import printable
 from stoker.jobs.verbs import jobs, serve
@@ -135,7 +135,9 @@ def tune(
     module: Annotated[
         bool, typer.Option("-m", help="The first word is a module: tune -m pkg.train ARGS, as python does.")
     ] = False,
-    budget: Annotated[float, typer.Option(min=30, help="Seconds that it may take.")] = 300.0,
+    budget: Annotated[
+        float, typer.Option(min=30, callback=check_seconds, help="Seconds that it may take.")
+    ] = 300.0,
     strict: Annotated[
         bool, typer.Option("--strict", help="Only changes that leave every loss bit-identical.")
     ] = False,
@@ -344,8 +346,9 @@ def bench(
         typer.Option(
             "--part",
             "--only",
-            help="feed: only disk, npy, torch, images, volume, sql, s3; on cuda vram, ram, window, images; "
-            "tune: a case; workloads: sar, imagenet, vesuvius, heimdall; "
+            help="feed: only disk, npy, torch, images, volume, sql, s3; "
+            "on cuda vram, ram, window, images, disk; tune: a case; "
+            "workloads: sar, imagenet, vesuvius, heimdall; "
             "scale: a case; jobs: a store; faults: a row; repeatable.",
         ),
     ] = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.bench import Options, run
+from stoker.bench import Options, feed, run
 from stoker.bench.contest import Contender, Contest
 from stoker.bench.feed_figures import figures_of
 from stoker.bench.feed_page import page
@@ -36,10 +36,13 @@ def read(part: str, **rates: list[float]) -> list[dict[str, Any]]:
 
 WARM = read("disk_warm", stoker=[8, 12, 8], limit_take=[10, 10, 10], limit_index_select=[9, 9, 9],
             peer_slow=[1, 1, 1], peer_fast=[4, 4, 2])  # fmt: skip
-COLD = turns("disk_cold", "gb_s", stoker=[3.6, 3.6], direct_1=[1, 1], direct_16=[4, 4], direct_32=[3, 3])
+COLD = turns("disk_cold", "gb_s", stoker=[3.6, 3.6], direct_1=[1, 1], direct_16=[2, 2], direct_32=[1, 1],
+             queue_1=[1, 1], queue_16=[4, 4], queue_32=[3, 3])  # fmt: skip
 SQL = turns("sql", "rows_s", bytea_bulk=[90, 90], bytea_copy_psql=[100, 100], bytea_copy_psycopg=[60, 60],
             bytea_copy_psycopg_kept=[20, 20], bytea_copy_psql_kept=[45, 45], float4_bulk=[40, 40],
-            float4_copy_psql=[50, 50], bytea_far_bulk=[80, 80], bytea_far_query_each=[1, 1])  # fmt: skip
+            float4_copy_psql=[50, 50], bytea_feed=[40, 40], bytea_held=[60, 60],
+            bytea_open=[120, 120], bytea_scan=[70, 70], bytea_far_bulk=[80, 80],
+            bytea_far_query_each=[1, 1])  # fmt: skip
 S3 = read("s3", stoker=[90, 90], uncached=[95, 95], second=[400, 400], disk=[500, 500],
           peer_obstore=[100, 100], peer_boto3=[20, 20], limit=[180, 180], far=[60, 60],
           far_uncached=[70, 70], far_peer_obstore=[120, 120])  # fmt: skip
@@ -61,9 +64,10 @@ def test_the_limit_is_the_faster_gather() -> None:
 
 
 def test_the_cold_limit_is_the_best_number_of_reads_in_flight() -> None:
-    """Of 1, 16 and 32 here 16."""
+    """By threads or by the kernel's queue; of 1, 16 and 32 here 16 in the queue."""
     figures = figures_of(COLD)
-    assert figures["disk_cold_gb_s_limit"] == 4
+    assert figures["disk_cold_gb_s_limit"] == figures["disk_cold_gb_s_limit_queue"] == 4
+    assert figures["disk_cold_gb_s_limit_threads"] == 2
     assert figures["disk_cold_ratio_limit"] == 0.9
 
 
@@ -75,6 +79,8 @@ def test_sql_is_held_against_the_fastest_copy_that_keeps_nothing() -> None:
     assert figures["sql_ratio_copy"] == 0.9
     assert figures["sql_ratio_copy_kept"] == 2
     assert figures["sql_ratio_copy_array"] == 0.8
+    assert [figures[f"sql_ratio_copy_{way}"] for way in ("feed", "held", "scan")] == [0.4, 0.6, 0.7]
+    assert figures["sql_rows_s_open"] == 120
     assert figures["sql_speedup"] == 80
 
 
@@ -210,6 +216,39 @@ def test_what_cannot_be_measured_is_refused_at_once(options: Options, tmp_path: 
         run("feed", options, tmp_path)
 
 
+def test_a_card_s_machine_has_its_disk_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the CPU's part, under the card's name; the page says that the device has no part in it."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr("stoker.bench.feed_disk.measure_warm", lambda *_, **how: ([*WARM, LEFT_OUT], {}))
+    monkeypatch.setattr("stoker.bench.feed_disk.measure_cold_rows", lambda *_, **how: COLD)
+    ((path, result),) = run("feed", Options(device="cuda", parts=["disk"]), tmp_path)
+    assert path.name.startswith("feed_h200_")
+    assert result.figures["disk_cold_ratio_limit"] == 0.9
+    text = (tmp_path / "feed.md").read_text()
+    assert "Rows from the disk end in the host's memory" in text
+    assert "peer_ghost (disk_warm) was left out: no wheel." in text
+
+
+def test_peers_that_are_not_run_on_a_card_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the error where one could not be had, as on the CPU; they do not count as a part left out."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".peers").mkdir()
+    (tmp_path / ".peers" / "ffcv.error").write_text("ERROR: no matching distribution\n")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setitem(feed._GPU_PARTS, "ram", lambda _: turns("ram", "gb_s", stoker=[50.0]))
+    ((_, result),) = run("feed", Options(device="cuda", parts=["ram"]), tmp_path)
+    why = {one["kind"]: one["why"] for one in result.runs if one["how"] == "skipped"}
+    assert why["peer_ffcv"] == "it could not be installed: ERROR: no matching distribution"
+    assert why["peer_litdata"].startswith("no environment at .peers/litdata")
+    assert len(why) == 5
+    assert "peer_ffcv (ram) was left out" in (tmp_path / "feed.md").read_text()
+    options = Options(device="cuda", parts=["ram"], peers=False)
+    ((_, result),) = run("feed", options, tmp_path / "without")
+    assert all(one["how"] != "skipped" for one in result.runs)
+
+
 @pytest.mark.slow
 def test_the_disk_part_measures_and_writes(tmp_path: Path) -> None:
     """The smallest real run, without peers' environments, gives the figures that are asked for and a page."""
@@ -231,5 +270,7 @@ def test_the_sql_part_measures_a_real_server(tmp_path: Path) -> None:
     """Every way of `sql_rates` that a figure is made of is there."""
     ((_, result),) = run("feed", Options(parts=["sql"], sizes=[1], seconds=0), tmp_path)
     asked = {"sql_rows_s", "sql_rows_s_limit", "sql_rows_s_limit_kept", "sql_ratio_copy",
-             "sql_ratio_copy_kept", "sql_ratio_copy_array", "sql_speedup"}  # fmt: skip
+             "sql_ratio_copy_kept", "sql_ratio_copy_array", "sql_ratio_copy_feed", "sql_ratio_copy_held",
+             "sql_ratio_copy_scan",
+             "sql_rows_s_open", "sql_speedup"}  # fmt: skip
     assert asked <= set(result.figures)

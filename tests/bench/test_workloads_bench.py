@@ -135,8 +135,10 @@ print("{}", flush=True)
 for line in sys.stdin:
     print(line, end="", flush=True)
 """
+    before = set(psutil.Process().children(recursive=True))
     child = StayingChild([sys.executable, "-c", code], what="echo", log=tmp_path / "log", patience_s=60)
-    started = [process for process in psutil.Process().children(recursive=True) if "-c" in process.cmdline()]
+    # Told by when they came: right after its start the kernel does not show a process's words yet.
+    started = [one for one in psutil.Process().children(recursive=True) if one not in before]
     child.pause()
     while {process.status() for process in started} != {psutil.STATUS_STOPPED}:
         time.sleep(0.01)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from stoker.bench.page import write_page
-from stoker.bench.result import Result, write_result
+from stoker.bench.result import Result, newest_results, write_result
 from stoker.errors import UsageError
 
 # Name to the module that measures it; imported only when asked for.
@@ -48,20 +48,28 @@ class Options:
 
 
 class Bench(Protocol):
-    """What a benchmark's module offers."""
+    """What a benchmark's module offers.
+
+    And `join(new, old)`, where its parts may be measured apart: the newest result's others are kept.
+    """
 
     measure: Callable[[Options], Iterator[Result]]
     page: Callable[[Sequence[Result]], str]
 
 
 def run(name: str, options: Options, folder: Path) -> list[tuple[Path, Result]]:
-    """Measure; write a file for each device and the benchmark's page. Returns what was written."""
+    """Measure; write a file for each device and the benchmark's page. Returns files and results."""
     if name not in BENCHES:
         raise UsageError(f"no benchmark named {name!r}; there are: {', '.join(BENCHES)}")
     bench = cast(Bench, import_module(BENCHES[name]))
-    written = []
-    for result in bench.measure(options):
-        # Written at once: the next device's failure must not cost this one's figures.
-        written.append((write_result(result, folder), result))
+    join = getattr(bench, "join", None)
+    before = {} if join is None else {one.hardware: one for one in newest_results(name, folder)}
+    written: dict[Path, Result] = {}
+    for measured in bench.measure(options):
+        result = measured
+        if join is not None and measured.hardware in before:
+            result = join(measured, before[measured.hardware])
+        # Written at once: what comes next may fail, and must not cost these figures.
+        written[write_result(result, folder)] = result
         write_page(name, bench.page, folder)
-    return written
+    return list(written.items())

@@ -9,7 +9,8 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from stoker.errors import BenchFailed
 from stoker.feed import Feed
 from stoker.feed.order import Order
 from stoker.feed.sources.base import Indices, Source
+from stoker.feed.tiers.batch_memory import fresh_rows
+from stoker.feed.tiers.direct_queue import DirectQueue
 from stoker.feed.tiers.disk import DiskTier
-from stoker.feed.tiers.pack import ROWS
+from stoker.feed.tiers.pack import ROWS, Bytes
 
 IN_FLIGHT = (1, 2, 4, 8, 16, 32)
 
@@ -76,14 +79,21 @@ def measure_cold(
     """GB/s of random rows from the disk itself, by way; a dict a round, the ways in turns.
 
     `stoker` is a feed over the tier, `first` the same in its first epoch, in which every row is checked;
-    `tier` reads one batch after the other; `direct_1` to `direct_32` are O_DIRECT reads in flight. All read
-    the same rows in the feed's order. At least so many rounds, and for so long.
+    `tier` reads one batch after the other; `direct_1` to `direct_32` are O_DIRECT reads in flight, each made
+    by a thread, `queue_1` to `queue_32` as many in the kernel's own queue, where it has one. All read the
+    same rows in the feed's order. At least so many rounds, and for so long.
     """
     tier = prepare(folder, rows=rows, row_bytes=row_bytes)
     path = rows_file(tier, folder)
     feed = _open_feed(folder, rows, row_bytes, batch)
     evict(path)
     _drain(iter(feed))
+    # What such a limit reads into: as a feed does, a batch that was used before.
+    memory = fresh_rows(batch, row_bytes)
+    memory.fill(0)
+    reads: dict[str, Callable[[Path, Indices, Bytes, int], None]] = {"direct": read_direct}
+    if has_queue(path):
+        reads["queue"] = read_queued
     found: list[dict[str, float]] = []
     began = time.monotonic()
     try:
@@ -96,8 +106,10 @@ def measure_cold(
                 "first": lambda fresh=fresh: _drain(iter(fresh)),  # type: ignore[misc]
                 "tier": lambda order=order: _drain(map(tier.read, order)),  # type: ignore[misc]
             }
-            for count in IN_FLIGHT:
-                ways[f"direct_{count}"] = partial(_read_direct, path, order, row_bytes, count)
+            numbers = np.concatenate(order)
+            for name, read in reads.items():
+                for count in IN_FLIGHT:
+                    ways[f"{name}_{count}"] = partial(read, path, numbers, memory, count)
             found.append({name: _rate(way, path, rows * row_bytes) for name, way in ways.items()})
             fresh.close()
     finally:
@@ -152,21 +164,63 @@ def _drain(batches: Iterator[object]) -> None:
         pass
 
 
-def _read_direct(path: Path, order: Sequence[Indices], row_bytes: int, in_flight: int) -> None:
-    """That many threads, each reading the next row into a buffer of its own: nothing but the disk."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    numbers = iter([number for batch in order for number in batch.tolist()])
+def has_queue(path: Path) -> bool:
+    """Whether the kernel has a queue of reads for us."""
+    with _opened(path) as file:
+        try:
+            DirectQueue(file)
+        except OSError:
+            return False
+    return True
+
+
+def read_direct(path: Path, numbers: Indices, memory: Bytes, in_flight: int) -> None:
+    """That many threads, each reading the next row into its place: nothing but the disk."""
+    row_bytes, places = memory.shape[1], list(memory)
+    left = iter(list(enumerate(numbers.tolist())))  # a list's iterator hands each item out once
+    whole = 0
+    counting = threading.Lock()
 
     def work() -> None:
-        buffer = mmap.mmap(-1, row_bytes)
-        for number in numbers:
-            os.preadv(file, [buffer], number * row_bytes)
+        nonlocal whole
+        mine = 0
+        for at, number in left:
+            mine += os.preadv(file, [places[at % len(places)]], number * row_bytes) == row_bytes
+        with counting:
+            whole += mine
 
     threads = [threading.Thread(target=work) for _ in range(in_flight)]
-    try:
+    with _opened(path) as file:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+    _require(whole, len(numbers), path)
+
+
+def read_queued(path: Path, numbers: Indices, memory: Bytes, in_flight: int) -> None:
+    """By the kernel's queue with that many in it, which the disk tier reads by with more."""
+    rows, row_bytes = memory.shape
+    vectors = np.empty((len(numbers), 1, 2), np.uint64)
+    vectors[:, 0, 0] = memory.ctypes.data + np.arange(len(numbers)) % rows * row_bytes
+    vectors[:, 0, 1] = row_bytes
+    with _opened(path) as file:
+        queue = DirectQueue(file, in_flight=in_flight)
+        done = queue.read(numbers * row_bytes, vectors, row_bytes, [memory, vectors])
+        whole = sum(int(good.sum()) for _, good in done)
+    _require(whole, len(numbers), path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Past the page cache."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        yield file
     finally:
         os.close(file)
+
+
+def _require(whole: int, asked: int, path: Path) -> None:
+    if whole != asked:
+        raise BenchFailed(f"{asked - whole} of {asked} rows of {path} could not be read past the page cache")

@@ -15,13 +15,17 @@ disk_warm
     is one gather a batch from memory, the fastest of numpy's and torch's on one core and on all.
 disk_cold
     8,192 rows of 98,304 bytes that no disk can compress, the page cache emptied before each way. `_limit` is
-    the best of 1 to 32 O_DIRECT reads in flight, of the same rows in the same order; `_first` is a feed's
-    first epoch, in which every row is checked.
+    the best of 1 to 32 O_DIRECT reads in flight, of the same rows in the same order into the memory of one
+    batch: each made by a thread (`_limit_threads`), or all by the kernel's own queue (`_limit_queue`), by
+    which the feed reads too. `_first` is a feed's first epoch, in which every row is checked.
 sql
     100,000 rows of 7 x 64 floats as bytea (`_array`: float4[]) and a label, on a server of this machine.
     `_limit` is the fastest raw binary COPY whose rows are thrown away, `_kept` the fastest whose rows stay in
-    memory; `sql_ratio_copy` is over the first, the stricter. `sql_speedup` is a bulk read over a query a
-    sample, both with 1 ms a trip. The ways are told in `sql_rates.py`.
+    memory; `sql_ratio_copy` is over the first, the stricter, of one bulk read by a source that is made
+    already. `_scan` is the same read in batches; `_feed` a feed that holds the rows in memory, from the
+    making of its source to the last row there; `_open` the making of the source alone, `_held` the feed
+    over one that is made. `sql_speedup` is a bulk read over a query a sample, both with 1 ms a trip. The ways
+    are told in `sql_rates.py`.
 s3
     2,048 objects of 100,000 bytes on a real server of this machine. `s3_get_s` is the first epoch of a feed
     with a cache on disk, each object read and written there; `_uncached` the same without a cache. Clients
@@ -52,9 +56,13 @@ volume
     full cache on disk, beside MONAI's PersistentDataset; `_whole` a cache of all decoded chunks, beside
     MONAI's CacheDataset that holds the volume. The limit is a copy of each patch from the volume in memory.
 
+Parts that are not measured stay as the newest file of this hardware has them, each with its own date and
+commit, in the file and on the page.
+
 The disk is the one under the folder for temporary files (TMPDIR).
 
-With `--device cuda` the parts are others, all in one process:
+With `--device cuda` the parts are others, all in one process. Peers there are DataLoaders. Batches of the
+others end in the host's memory, which is what the CPU's parts compare; each is named as left out, with why.
 
 vram
     40,960 rows of 98,304 bytes in VRAM, shuffled batches of 256. `vram_gb_s` counts bytes read and written by
@@ -74,22 +82,35 @@ images
     batch of 256 at a time (`images_gpu_s`), or by the CPU's threads (`_cpu`). Peers are DataLoaders with
     a worker for each core but one that decode by Pillow, and by torchvision on the CPU. The limit is nvJPEG,
     by the batch, over files in memory, nothing scaled.
+disk
+    The CPU's part on this machine's disk: the device has no part in it, and batches end in the host's memory.
+    Peers are those whose environments are there.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from stoker.bench import feed_datasets, feed_disk, feed_gpu, feed_images, feed_s3, feed_sql, feed_volume
+from stoker.bench import (
+    feed_datasets,
+    feed_disk,
+    feed_gpu,
+    feed_images,
+    feed_s3,
+    feed_sql,
+    feed_volume,
+    joined,
+)
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
 from stoker.bench.feed_figures import figures_of
 from stoker.bench.feed_gpu_images import measure_images_on_gpu
 from stoker.bench.feed_page import page as page
-from stoker.bench.result import Result, commit_here, hardware_word, versions_here
+from stoker.bench.result import Origin, Result, commit_here, hardware_word, versions_here
 from stoker.errors import BenchFailed, StokerError, UsageError
 
 Measured = tuple[list[dict[str, Any]], Mapping[str, str]]
@@ -101,6 +122,12 @@ _GPU_PARTS = {
     "window": feed_gpu.measure_window,
     "images": measure_images_on_gpu,
 }
+# Of these, the peers that the CPU's parts have: name, distribution and more. In `window` we are our own.
+_GPU_PEERS: Mapping[str, Sequence[tuple[Any, ...]]] = {
+    "vram": feed_disk.PEERS,
+    "ram": feed_disk.PEERS,
+    "images": feed_images.PEERS,
+}
 # Of a disk's time, for the page cache's part.
 _WARM = 0.7
 
@@ -108,9 +135,7 @@ _WARM = 0.7
 def measure(options: Options) -> Iterator[Result]:
     """Measure each part asked for, all of them unless said."""
     if options.device.startswith("cuda"):
-        result = _measure_gpu(options)
-        yield result
-        _complain(result.runs)
+        yield from _measure_gpu(options)
         return
     if options.device not in ("all", "cpu"):
         raise UsageError(f"--device {options.device}: feed is measured on cpu or cuda")
@@ -144,37 +169,44 @@ def measure(options: Options) -> Iterator[Result]:
         with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
             return measures[part](Path(folder), seconds)
 
-    runs, versions = _each(parts, measure_part)
-    yield Result(
-        bench="feed",
-        hardware=hardware_word("cpu"),
-        figures={"size_percent": share * 100, **figures_of(runs)},
-        runs=runs,
-        versions=versions_here(**versions),
-        commit=options.commit or commit_here(),
-    )
-    _complain(runs)
+    yield from _each(parts, measure_part, options, figures={"size_percent": share * 100})
 
 
-def _measure_gpu(options: Options) -> Result:
+def join(new: Result, old: Result) -> Result:
+    """With the parts that the old one has alone; of sets that were shrunk in one of them nothing is taken."""
+    sizes = {one.figures.get("size_percent", 100) for one in (new, old)}
+    return joined.join(new, old, figures_of) if sizes == {100} else new
+
+
+def _measure_gpu(options: Options) -> Iterator[Result]:
     if not torch.cuda.is_available():
         raise UsageError(f"--device {options.device}, but torch finds no CUDA device here: use --device cpu")
-    parts = _parts(options, _GPU_PARTS)
-    runs, _ = _each(parts, lambda part: (_GPU_PARTS[part](options.seconds / len(parts)), {}))
-    return Result(
-        bench="feed",
-        hardware=hardware_word(options.device),
-        figures=figures_of(runs),
-        runs=runs,
-        versions=versions_here(),
-        commit=options.commit or commit_here(),
-    )
+    parts = _parts(options, [*_GPU_PARTS, "disk"])
+    share, seconds = _share(options.sizes), options.seconds / len(parts)
+
+    def measure_part(part: str) -> Measured:
+        if part == "disk":
+            with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
+                return _disk(Path(folder), seconds, share, options.peers)
+        runs = _GPU_PARTS[part](seconds)
+        peers = _GPU_PEERS.get(part, ()) if options.peers else ()
+        return [*runs, *feed_gpu.name_absent(runs[0]["part"], peers)], {}
+
+    yield from _each(parts, measure_part, options, figures={"size_percent": share * 100})
 
 
-def _each(parts: Sequence[str], measure_part: Callable[[str], Measured]) -> Measured:
-    """Every part in turn; the failure of one of several must not cost the others."""
+def _each(
+    parts: Sequence[str],
+    measure_part: Callable[[str], Measured],
+    options: Options,
+    *,
+    figures: Mapping[str, float],
+) -> Iterator[Result]:
+    """Every part in turn, and after each the result so far: the failure or end of one costs no other's."""
+    commit = options.commit or commit_here()
+    hardware = hardware_word(options.device if options.device.startswith("cuda") else "cpu")
     runs: list[dict[str, Any]] = []
-    versions: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
     for part in parts:
         try:
             found, more = measure_part(part)
@@ -183,10 +215,20 @@ def _each(parts: Sequence[str], measure_part: Callable[[str], Measured]) -> Meas
                 raise
             say(f"{part} was left out: {error}")
             runs.append({"part": part, "how": "skipped", "kind": part, "why": str(error)})
-            continue
-        runs += found
-        versions |= more
-    return runs, versions
+        else:
+            runs += found
+            one = Origin(date=date.today().isoformat(), commit=commit, versions=versions_here(**more))
+            origins |= dict.fromkeys((run["part"] for run in found), one)
+        yield Result(
+            bench="feed",
+            hardware=hardware,
+            figures={**figures, **figures_of(runs)},
+            runs=list(runs),
+            versions=joined.versions_of(origins) or versions_here(),
+            commit=commit,
+            parts=dict(origins),
+        )
+    _complain(runs)
 
 
 def _is_left_out(run: Mapping[str, Any]) -> bool:
@@ -200,9 +242,9 @@ def _complain(runs: Sequence[Mapping[str, Any]]) -> None:
         raise BenchFailed(f"left out: {'; '.join(left)}")
 
 
-def _parts(options: Options, known: Mapping[str, Any]) -> list[str]:
+def _parts(options: Options, known: Iterable[str]) -> list[str]:
     parts = list(options.parts) or list(known)
-    unknown = [part for part in parts if part not in known]
+    unknown = [part for part in parts if part not in list(known)]
     if unknown:
         raise UsageError(f"no part {unknown[0]!r} of feed: --part {', '.join(known)}")
     return parts

@@ -81,10 +81,13 @@ def _warm(rates: Rates) -> dict[str, float]:
 
 def _cold(rates: Rates) -> dict[str, float]:
     names = {"stoker": "", "first": "_first", "tier": "_tier"}
-    direct = {kind: f"_{kind}" for kind in rates if kind.startswith("direct_")}
-    limit = _best(rates, "direct_")
+    direct = {kind: f"_{kind}" for kind in rates if kind.startswith(("direct_", "queue_"))}
+    limit = _best({kind: rates[kind] for kind in direct}, "")
     found = _named("disk_cold_gb_s", rates, names)
     found |= _named("disk_cold_gb_s", rates, {} if limit is None else {limit: "_limit"})
+    for begin, ends in {"direct_": "_limit_threads", "queue_": "_limit_queue"}.items():
+        best = _best(rates, begin)
+        found |= _named("disk_cold_gb_s", rates, {} if best is None else {best: ends})
     for kind, ends in names.items():
         found |= _ratio(f"disk_cold_ratio_limit{ends}", rates, kind, limit)
     return found | _named("disk_cold_gb_s", rates, direct)
@@ -100,11 +103,13 @@ def _sql(rates: Rates) -> dict[str, float]:
         found |= _named(f"sql_rows_s{ends}", rates, {} if kept is None else {kept: "_limit_kept"})
         found |= _ratio(f"sql_ratio_copy{ends}", rates, f"{kind}_bulk", limit)
         found |= _ratio(f"sql_ratio_copy{ends}_kept", rates, f"{kind}_bulk", kept)
+        for way in ("scan", "feed", "held"):
+            found |= _ratio(f"sql_ratio_copy{ends}_{way}", rates, f"{kind}_{way}", limit)
     query = "bytea_far_query_each"
     found |= _ratio("sql_speedup", rates, "bytea_far_bulk", query)
     found |= _ratio("sql_speedup_batches", rates, "bytea_far_batches", query)
-    others = {"bytea_scan": "_scan", "bytea_batches": "_batches", "bytea_far_bulk": "_far"}
-    return found | _named("sql_rows_s", rates, {**others, query: "_far_query"})
+    others = {f"bytea_{way}": f"_{way}" for way in ("feed", "open", "held", "scan", "batches")}
+    return found | _named("sql_rows_s", rates, {**others, "bytea_far_bulk": "_far", query: "_far_query"})
 
 
 def _s3(rates: Rates) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stoker.bench.children import say
 from stoker.bench.contest import LEAST_TURNS
+from stoker.bench.peers import Peer, find_peer
 from stoker.errors import BenchFailed
 from stoker.feed.feed import Feed
 from stoker.feed.sources.base import Indices, Source
@@ -259,6 +260,19 @@ def _dataloader(rows: torch.Tensor, workers: int) -> Iterator[torch.Tensor]:
         OneByOne(rows), batch_size=_RAM_BATCH, shuffle=True, num_workers=workers, pin_memory=True
     )
     return (batch.to(_GPU, non_blocking=True) for batch in loader)
+
+
+def name_absent(part: str, peers: Iterable[tuple[Any, ...]]) -> Runs:
+    """Of each peer that is not measured here, by its name and distribution, why."""
+    runs: Runs = []
+    for name, distribution, *_ in peers:
+        found = find_peer(name, distribution=distribution)
+        why = found
+        if isinstance(found, Peer):
+            why = f"{distribution} {found.version} ends in the host's memory: it is compared there, on cpu"
+        say(f"{part}: peer_{name} was left out: {why}")
+        runs.append({"part": part, "how": "skipped", "kind": f"peer_{name}", "why": why})
+    return runs
 
 
 def take_turns(

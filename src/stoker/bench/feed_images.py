@@ -22,7 +22,7 @@ _SIZES = ((375, 500), (375, 500), (500, 375), (333, 500), (375, 500), (400, 500)
 _QUALITY = 90
 _STRETCH = 1.0
 # Of a peer, the name of its environment, its distribution, its script.
-_PEERS = (
+PEERS = (
     ("webdataset", "webdataset", "pillow_pictures"),
     ("litdata", "litdata", "pillow_pictures"),
     ("ffcv", "ffcv", "ffcv_pictures"),
@@ -56,7 +56,7 @@ def measure_images(
         contenders.append(
             Contender(kind="peer_dataloader", module="pillow_pictures", plans=written(way="folders"))
         )
-        for name, distribution, module in _PEERS:
+        for name, distribution, module in PEERS:
             found = find_peer(name, distribution=distribution)
             if isinstance(found, Peer):
                 versions[distribution] = found.version

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from stoker.bench.loops.feed_peers.plain import Files
 from stoker.feed import Feed
 from stoker.feed.sources.base import Indices, Source
 from stoker.feed.sources.images import ImageSource
 from stoker.feed.sources.npy import NpySource
-from stoker.feed.sources.objects import Store
+from stoker.feed.sources.object_source import ObjectSource
 from stoker.feed.sources.volume import VolumeSource
 from stoker.feed.tiers.disk import DiskTier
 
@@ -104,56 +103,44 @@ def volume_source(data: str, patches: int, **options: Any) -> VolumeSource:
     return VolumeSource(image, labels=label, samples_per_epoch=patches, foreground=0, **options)
 
 
-def s3(*, batch: int, objects: int, url: str, options: Mapping[str, Any]) -> Epoch:
+def s3(*, batch: int, url: str, options: Mapping[str, Any]) -> Epoch:
     """A feed over objects, nothing kept."""
-    loader = _feed(Objects(url, objects, options), batch, cache=None)
-    return lambda: _pairs(loader)
+    loader = _feed(ObjectSource(url, options=options), batch, cache=None)
+    return lambda: _unlabelled(loader)
 
 
-def s3_caching(*, batch: int, objects: int, url: str, options: Mapping[str, Any], work: str) -> Epoch:
+def s3_caching(*, batch: int, url: str, options: Mapping[str, Any], work: str) -> Epoch:
     """The first epoch over objects: every one is read from the store and written to a cache on disk."""
-    source = Objects(url, objects, options)
+    source = ObjectSource(url, options=options)
 
     def epoch() -> Iterator[Any]:
         folder = Path(work) / "s3_first"
         shutil.rmtree(folder, ignore_errors=True)
-        return _pairs(_feed(source, batch, cache=folder))
+        return _unlabelled(_feed(source, batch, cache=folder))
 
     return epoch
 
 
-def s3_second(*, batch: int, objects: int, url: str, options: Mapping[str, Any], work: str) -> Epoch:
+def s3_second(*, batch: int, url: str, options: Mapping[str, Any], work: str) -> Epoch:
     """Every later epoch: from the cache on disk that the first has filled."""
-    source = Objects(url, objects, options)
+    source = Closable(url, options=options)
     loader = _feed(source, batch, cache=Path(tempfile.mkdtemp(dir=work)))
     for _ in loader:
         pass
     source.gone = True
-    return lambda: _pairs(loader)
+    return lambda: _unlabelled(loader)
 
 
-class Objects(Source):
-    """Objects of one size in a store, by their numbers, a batch at a time."""
+class Closable(ObjectSource):
+    """A store that may close."""
 
-    def __init__(self, url: str, objects: int, options: Mapping[str, Any]) -> None:
-        self.store = Store(url, options=options)
-        self.in_flight = self.store.in_flight
-        self.objects, self.size = objects, next(self.store.list()).size
-        self.gone = False
-
-    def __len__(self) -> int:
-        return self.objects
+    gone = False
 
     def read(self, indices: Indices) -> Any:
-        """Their bytes as rows; the label is the number."""
+        """The bytes of these, until it has closed."""
         if self.gone:
             raise RuntimeError(f"{len(indices)} objects were to come from the cache, and were not there")
-        rows = self.store.get_rows([key_of(number) for number in indices.tolist()], self.size)
-        return {"data": torch.from_numpy(rows), "labels": torch.from_numpy(indices.copy())}
-
-    def fingerprint(self) -> str:
-        """Of what they were made."""
-        return f"objects {self.store.url} {self.objects}"
+        return super().read(indices)
 
 
 def key_of(number: int) -> str:
@@ -168,6 +155,12 @@ def rows(data: str) -> NpySource:
 
 def _feed(source: Source, batch: int, *, cache: Path | None) -> Feed:
     return Feed(source, batch_size=batch, shuffle=True, tier="source", cache=cache, device="cpu")
+
+
+def _unlabelled(batches: Iterable[Any]) -> Iterator[Any]:
+    """Objects have no labels."""
+    for batch in batches:
+        yield batch, None
 
 
 def _pairs(batches: Iterable[Any]) -> Iterator[Any]:

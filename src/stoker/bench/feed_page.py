@@ -34,6 +34,8 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[tuple[str, str, int]]]] = (
             ("Feed, first epoch: every row checked", "_first", 2),
             ("the disk tier alone", "_tier", 2),
             ("limit: the best of 1 to 32 O_DIRECT reads in flight", "_limit", 2),
+            ("the best of them by threads", "_limit_threads", 2),
+            ("the best of them by the kernel's queue", "_limit_queue", 2),
         ),
     ),
     (
@@ -83,6 +85,10 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[tuple[str, str, int]]]] = (
         "sql_rows_s",
         (
             ("bulk read, bytea", "", 0),
+            ("Feed into memory, from making the source to the last row, bytea", "_feed", 0),
+            ("of that, making the source alone: its keys, NULLs, the state of its tables", "_open", 0),
+            ("Feed into memory over a source that is made already, bytea", "_held", 0),
+            ("read in batches (scan), bytea", "_scan", 0),
             ("limit: raw binary COPY, thrown away, bytea", "_limit", 0),
             ("raw binary COPY, kept, bytea", "_limit_kept", 0),
             ("bulk read, float4[]", "_array", 0),
@@ -154,9 +160,16 @@ _RATIOS = (
     ("volume, chunks in memory: over a copy from memory", "volume_ratio_limit_whole", 2),
     ("images on the device: over the best peer", "images_gpu_ratio_peer", 2),
     ("images on the device: over nvJPEG alone", "images_gpu_ratio_limit", 2),
-    ("PostgreSQL: over a raw COPY whose rows are thrown away, bytea", "sql_ratio_copy", 2),
-    ("PostgreSQL: over a raw COPY whose rows are kept, bytea", "sql_ratio_copy_kept", 2),
-    ("PostgreSQL: over a raw COPY whose rows are thrown away, float4[]", "sql_ratio_copy_array", 2),
+    ("PostgreSQL, bulk read: over a raw COPY, rows thrown away, bytea", "sql_ratio_copy", 2),
+    ("PostgreSQL, bulk read: over a raw COPY, rows kept, bytea", "sql_ratio_copy_kept", 2),
+    (
+        "PostgreSQL, bulk read: over a raw COPY, rows thrown away, float4[]",
+        "sql_ratio_copy_array",
+        2,
+    ),
+    ("PostgreSQL, read in batches: over a raw COPY, rows thrown away, bytea", "sql_ratio_copy_scan", 2),
+    ("PostgreSQL, Feed into memory, opening included: over that COPY, bytea", "sql_ratio_copy_feed", 2),
+    ("PostgreSQL, Feed into memory over an open source: over that COPY, bytea", "sql_ratio_copy_held", 2),
     ("PostgreSQL: over a query a sample, 1 ms a trip", "sql_speedup", 0),
     ("S3: first epoch over the best client", "s3_ratio_best_client", 2),
     ("S3: first epoch over the best client, nothing kept", "s3_ratio_best_client_uncached", 2),
@@ -182,6 +195,10 @@ def _section(result: Result) -> str:
     if figures.get("size_percent", 100) < 100:
         share = f"{figures['size_percent']:.0f}%"
         parts.append(f"Measured on {share} of the sets, to see that it works: the figures mean nothing.\n")
+    if result.hardware != "cpu" and any(key.startswith("disk_") for key in figures):
+        parts.append(
+            "Rows from the disk end in the host's memory, as on cpu: the device has no part in those.\n"
+        )
     rows = [[label, number(figures, key, digits)] for label, key, digits in _RATIOS if key in figures]
     if rows:
         parts.append(table(["ours over the other's", "ratio"], rows))

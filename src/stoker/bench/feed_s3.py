@@ -46,7 +46,7 @@ def measure_s3(
     with serve(home, BUCKET) as server, Proxy(port=server.port, delay_s=FAR_S / 2) as proxy:
         _fill(server.store(f"{BUCKET}/objects"), data, objects)
         contest = Contest("s3", folder, stretch_s=_STRETCH, expected=objects)
-        contenders = _ours(server, S3Server(proxy.port), data, work, objects)
+        contenders = _ours(server, S3Server(proxy.port), data, work)
         asked = partial(_plans, server, objects)
         # Clients of ours, in our environment: there is no ratio without them.
         needed = (
@@ -69,9 +69,9 @@ def measure_s3(
         return contest.hold(contenders, seconds), versions
 
 
-def _ours(near: S3Server, far: S3Server, data: Path, work: Path, objects: int) -> list[Contender]:
+def _ours(near: S3Server, far: S3Server, data: Path, work: Path) -> list[Contender]:
     """Stoker's own ways, each with its cache in a folder of its own."""
-    plan = {"batch": BATCH, "objects": objects, "url": _URL, "options": near.options()}
+    plan = {"batch": BATCH, "url": _URL, "options": near.options()}
     plan_far = {**plan, "options": far.options()}
     return [
         ours("stoker", {"way": "s3_caching", "work": str(work / "near"), **plan}),

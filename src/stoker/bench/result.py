@@ -24,8 +24,20 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """When a part of a benchmark was measured, at which commit and with what."""
+
+    date: str
+    commit: str | None
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one benchmark measured on one kind of hardware."""
+    """What one benchmark measured on one kind of hardware.
+
+    `parts` tells of each part where it comes from, for benchmarks whose parts are measured apart.
+    """
 
     bench: str
     hardware: str
@@ -34,6 +46,7 @@ class Result:
     versions: Mapping[str, str]
     commit: str | None = None
     date: str = field(default_factory=lambda: calendar.today().isoformat())
+    parts: Mapping[str, Origin] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -43,7 +56,9 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The result as its file has it."""
         value = asdict(self)
-        names = ("bench", "hardware", "date", "commit", "versions", "figures", "runs")
+        names = ["bench", "hardware", "date", "commit", "versions", "figures", "runs"]
+        if self.parts:
+            names.insert(names.index("versions"), "parts")
         return {"schema": SCHEMA, **{name: value[name] for name in names}}
 
 
@@ -81,8 +96,9 @@ def read_result(path: Path) -> Result:
     if schema != SCHEMA:
         raise UsageError(f"{path} has schema {schema!r}; this Stoker reads schema {SCHEMA}: measure again")
     try:
-        return Result(**value)
-    except TypeError as error:
+        parts = {part: Origin(**told) for part, told in value.pop("parts", {}).items()}
+        return Result(parts=parts, **value)
+    except (TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is not a benchmark's result ({error}): measure again, or remove it"
         ) from error

@@ -4,6 +4,11 @@ All on one server of this machine: rows of 7 x 64 floats as bytea (or float4[]) 
 the same rows; ways are alternated, and a rate is of rows over wall time, connecting included. All but the far
 ones go by the server's Unix socket.
 
+`feed` is what a user waits for: a source is made, and a feed over it that holds all rows in memory; its time
+ends when they are there and the first batch has come. What of that is the source's making (passes for NULLs,
+for keys, for the state of the tables) is `open`; `held` is the feed over a source that is made already.
+`bulk` and `scan` are two ways to read everything from such a source: all in one batch, and batch by batch.
+
 A raw COPY is `COPY (SELECT id, x, label FROM …) TO STDOUT (FORMAT binary)`. Thrown away (psql to /dev/null,
 psycopg row by row) it is the most that the server sends to anybody, and what a bulk read is held against: the
 stricter one, for it is spared the memory that a bulk read fills. Kept (psql into a file in memory, psycopg in
@@ -20,13 +25,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from stoker.errors import MissingExtra
+from stoker.errors import BenchFailed, MissingExtra
+from stoker.feed import Feed
 from stoker.feed.sources.sql import Column, SqlSource
 from stoker.ward.postgres import PostgresServer
 from stoker.ward.proxy import Proxy
@@ -74,6 +81,15 @@ def read_bulk(source: SqlSource) -> int:
 def read_scan(source: SqlSource, *, in_order: bool) -> int:
     """Everything in batches of tensors, each let go before the next."""
     return sum(len(numbers) for numbers, _ in source.scan(in_order=in_order))
+
+
+def read_feed(source: SqlSource, opened: ExitStack) -> int:
+    """Everything in a feed's memory, and the first batch; who has `opened` closes it."""
+    feed = opened.enter_context(closing(Feed(source, batch_size=256, tier="ram", device="cpu")))
+    next(iter(feed))
+    if feed.tier != "ram":
+        raise BenchFailed(f"the rows are not held in memory: {feed.why}")
+    return len(source)
 
 
 def read_batches(source: SqlSource, batches: int, size: int = 256) -> int:
@@ -188,6 +204,7 @@ def measure(
         PostgresServer() as server,
         Proxy(port=server.port, delay_s=TRIP_S / 2) as proxy,
         Relay(server.port, TRIP_S) as relay,
+        ExitStack() as opened,
     ):
         fill(server, rows)
         far = "postgresql://postgres@127.0.0.1:{}/postgres?sslmode=disable"
@@ -203,6 +220,9 @@ def measure(
                 f"{kind}_copy_psycopg_kept": partial(copy_by_psycopg, server, kind, rows, keep=True),
             }
         ways |= {
+            "bytea_feed": lambda: read_feed(open_source(server.url, "bytea"), opened),
+            "bytea_held": partial(read_feed, sources["bytea"], opened),
+            "bytea_open": lambda: len(open_source(server.url, "bytea")),
             "bytea_scan": partial(read_scan, sources["bytea"], in_order=False),
             "bytea_scan_in_order": partial(read_scan, sources["bytea"], in_order=True),
             "bytea_batches": partial(read_batches, sources["bytea"], 20),
@@ -218,5 +238,6 @@ def measure(
                 begun = time.perf_counter()
                 read = way()
                 run[name] = read / (time.perf_counter() - begun)
+                opened.close()
             found.append(run)
     return found

@@ -109,7 +109,11 @@ def _hold(contest: Contest, folder: Path, end: float | None) -> dict[str, Any]:
     with ExitStack() as standing:
         # Made ready for the first piece that is missing: of a case that is whole, nothing is.
         ready = cache(lambda: standing.enter_context(prepared(case)))
-        return {"case": contest.case, **contend(contest, _Work(ready=ready, folder=folder, end=end))}
+        return {
+            "case": contest.case,
+            "finder": contest.finder,
+            **contend(contest, _Work(ready=ready, folder=folder, end=end)),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +136,8 @@ class _Work:
     def search(self, contest: Contest) -> Mapping[str, Any]:
         """What `stoker tune --json` says."""
         allowed = [word for kind in contest.allow for word in ("--allow", kind)]
-        words = ("stoker", "tune", "--json", "--budget", f"{contest.budget:g}", *allowed)
+        finder = () if contest.finder is None else (contest.finder,)
+        words = ("stoker", "tune", *finder, "--json", "--budget", f"{contest.budget:g}", *allowed)
         return self._piece("search", contest.budget + _SEARCH_MORE, words)
 
     def _piece(self, name: str, seconds: float, words: Sequence[str]) -> Mapping[str, Any]:
@@ -219,7 +224,8 @@ def page(results: Sequence[Result]) -> str:
         "Slow scripts of the ward, each with a grid of settings. What `stoker tune` found and the grid's "
         "best points were measured again in turns; the share is the one's rate over the other's, with the "
         "90% interval that the turns leave. Of the grid the best of several counts, also if by luck. "
-        f"The goal is {SHARE} in at most {MOST_TRIALS} trials; each is a change, of one run or more.\n",
+        f"The goal is {SHARE} in at most {MOST_TRIALS} trials; each is a change, of one run or more. "
+        "With `--workers` only those and prefetch are looked for, and stand in the grid.\n",
         "`stoker bench tune`; rates are of samples, of steps where a script's samples cannot be counted\n",
     ]
     head = [
@@ -245,7 +251,8 @@ def _row(run: Mapping[str, Any]) -> list[str]:
     rates = [f"{run[name]:,.0f}" for name in ("rate_before", "rate", "rate_grid_best")]
     counts = [str(run["trials"]), str(run["runs"]), str(len(run["grid"]))]
     share = [f"{run['share']:.3f}", f"{run['share_low']:.3f} to {run['share_high']:.3f}"]
-    return [run["case"], *share, *counts, *rates, _words(run["found"]), _words(run["grid_best"])]
+    case = run["case"] if run.get("finder") is None else f"{run['case']}, {run['finder']}"
+    return [case, *share, *counts, *rates, _words(run["found"]), _words(run["grid_best"])]
 
 
 def _words(settings: Settings) -> str:
