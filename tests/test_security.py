@@ -14,6 +14,12 @@ SCRIPTS = (SOURCE / "ward" / "cases", SOURCE / "bench" / "loops")
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if not path.is_relative_to(SCRIPTS[0])]
 # The training process and the one that it starts to write its record, over their own pipe.
 PICKLES = {"watch/recorder.py": "pickle.loads", "watch/round.py": "marshal.loads"}
+# Collectives that pickle, among the ranks of one training.
+OBJECTS = (
+    *("gather_object", "all_gather_object"),
+    *("broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list"),
+)
+SHARES_OBJECTS = {"train/meeting.py": "dist.broadcast_object_list"}
 # Runs the user's own script, or the cells of the user's own notebook: that is what the verb is for.
 RUNS_CODE = {"watch/launcher.py", "scratch/main_module.py", "doctor/cells.py"}
 
@@ -48,6 +54,7 @@ def test_no_file_that_is_read_can_run_code(path: Path) -> None:
             assert last not in ("load", "loads", "Unpickler", "open") or name_of(path) in PICKLES, (
                 f"{path}:{call.lineno}"
             )
+        assert last not in OBJECTS or name_of(path) in SHARES_OBJECTS, f"{path}:{call.lineno}"
         assert name not in ("yaml.load", "yaml.unsafe_load", "yaml.full_load"), f"{path}:{call.lineno}"
 
 
@@ -73,5 +80,5 @@ def test_nothing_listens_beyond_this_machine(path: Path) -> None:
 def test_the_exceptions_are_still_there() -> None:
     """An exception that is gone is taken off the list."""
     written = {name_of(path): {name for name, _ in calls(path)} for path in MODULES}
-    assert all(used in written[name] for name, used in PICKLES.items())
+    assert all(used in written[name] for name, used in {**PICKLES, **SHARES_OBJECTS}.items())
     assert all(written[name] & {"eval", "exec"} for name in RUNS_CODE)

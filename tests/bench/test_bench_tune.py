@@ -23,7 +23,7 @@ from stoker.ward.catalogue import Case, cases
 def run(case: str, share: float, trials: int) -> dict[str, object]:
     return {
         "grid": [{"num_workers": workers, "rate": 1.0} for workers in range(21)],
-        "case": case,
+        "part": case,
         "share": share,
         "share_low": share - 0.02,
         "share_high": share + 0.02,
@@ -118,7 +118,7 @@ def test_it_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.
     assert len(pieces.asked) == 21
     (result,) = tune.measure(options)
     assert pieces.asked.count("stoker") == 1
-    assert len(pieces.asked) == 21 + 1 + 3 * 3
+    assert len(pieces.asked) == 21 + 1 + 3 * 5
     assert (result.figures["share_of_grid_best"], result.figures["trials_max"]) == (1.0, 1)
     assert result.runs[0]["grid"][0] == {"num_workers": 2, "prefetch_factor": 1, "rate": None}
     assert result.runs[0]["disturbed"] == 4
@@ -137,7 +137,7 @@ def test_what_was_measured_at_another_commit_does_not_count(
     list(tune.measure(options))
     with pytest.raises(BenchFailed, match="num_workers2-prefetch_factor1-0 may take 30 s"):
         list(tune.measure(replace(options, commit="d", stop_after=20)))
-    assert (len(pieces.asked), pieces.prepared) == (31, 1)
+    assert (len(pieces.asked), pieces.prepared) == (37, 1)
     list(tune.measure(replace(options, commit="d")))
     assert len(pieces.asked) == 62
 

@@ -1,8 +1,10 @@
 """A feed onto a GPU: the same batches from every tier, moving between them, giving memory back."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from stoker.feed import feed as feed_module
 from stoker.feed import holding as holding_module
 from stoker.feed.choice import Room
 from stoker.feed.holding import Holding
+from stoker.feed.sources.sql import SqlSource
 from stoker.feed.tiers import bus as bus_module
 from stoker.feed.tiers.bus import Bus
 from stoker.feed.tiers.registered import Registered
@@ -130,6 +133,20 @@ def test_the_feed_moves_up_when_the_need_is_known(
     assert_equal(found, expected)
     assert sorted(made.asked) == list(range(LENGTH))
     feed.close()
+
+
+def test_rows_of_a_database_move_up_within_two_short_epochs(tmp_path: Path, options: dict[str, Any]) -> None:
+    """They fill memory before the first batch, and come by eights; an epoch may have fewer batches."""
+    with sqlite3.connect(tmp_path / "rows.db") as database:
+        database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, x BLOB)")
+        database.executemany("INSERT INTO rows (x) VALUES (?)", [(bytes([row]) * 64,) for row in range(80)])
+    database.close()
+    rows = SqlSource(f"sqlite:///{tmp_path}/rows.db", "SELECT id, x FROM rows")
+    with closing(Feed(rows, **options)) as feed:
+        first = epochs(feed, 1)
+        assert len(first) == 5 and feed.tier == "vram", feed.why
+        seen = torch.cat([batch["id"] for batch in first + epochs(feed, 1)])
+    assert sorted(seen.tolist()) == sorted([*range(1, 81)] * 2)
 
 
 def test_the_feed_leaves_what_a_later_step_is_expected_to_need(

@@ -93,8 +93,9 @@ def test_a_second_feed_does_not_take_what_the_first_one_has(
         assert val.tier == "vram"
 
 
+@pytest.mark.parametrize("handed", [(1, 1, 1, 1), (8,), (3, 3)])
 def test_a_window_that_is_not_filled_yet_is_no_part_of_the_peak(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], handed: tuple[int, ...]
 ) -> None:
     """What the model needs is what was in use: samples that are yet to come to the card were not."""
     row = 3 * 8 + 8
@@ -110,8 +111,8 @@ def test_a_window_that_is_not_filled_yet_is_no_part_of_the_peak(
         assert train.on_device == int(59 * row * 0.9)
         for feed in (train, valid):
             feed._hold()._device = torch.device("cuda", 0)
-        for _ in range(4):
-            valid._hold()._move_up()
+        for batches in handed:  # the peak is that of the first three, however many come at a time
+            valid._hold()._move_up(batches)
         assert valid._hold()._wish.reserve == 20 * row
         assert valid.tier == "window"
         assert 20 * row + train.on_device + valid.on_device <= 79 * row

@@ -11,7 +11,7 @@ _VALID: tuple[dict[str, Any], ...] = (
     {"workload": "sar", "config": {"train": {"epochs": 3, "optimizer": {"lr": 1e-3}}, "tier": "ram"}},
     {"workload": "vesuvius", "config": {"patch": [32, 48, 48], "widths": [8, 16, 32]}},
     {"workload": "imagenet", "config": {"crop": [0.25, 1.0], "classes": 10, "data": "s3://bucket/set"}},
-    {"workload": "heimdall", "config": {"database": "postgresql://ann@host/db", "heads": 4, "width": 64}},
+    {"workload": "heimdall", "config": {"heads": 4, "width": 64}},
     {"script": "scripts/count.py", "arguments": ["1", "2"], "gpus": 0},
 )
 _STRANGE: tuple[Any, ...] = (

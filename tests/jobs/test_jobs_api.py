@@ -145,11 +145,12 @@ def test_of_very_many_mistakes_so_many_are_told_as_a_person_reads(server: Live) 
 
 def test_a_hidden_password_is_not_taken_for_a_password(server: Live, tmp_path: Path) -> None:
     """Answers hide them, in settings and in arguments; a request copied from one says so."""
-    url = "postgresql://ann:secret@host/radio"
-    first = server.post("/jobs", {"workload": "heimdall", "config": {"database": url}}).json
-    shown = first["config"]["database"]
-    again = server.post("/jobs", {"workload": "heimdall", "config": {"database": shown}})
-    assert (again.status, again.json["errors"][0]["field"]) == (422, "config.database")
+    url = "https://ann:secret@host/set"
+    first = server.post("/jobs", {"workload": "imagenet", "config": {"data": url}}).json
+    shown = first["config"]["data"]
+    assert shown == "https://ann:***@host/set"
+    again = server.post("/jobs", {"workload": "imagenet", "config": {"data": shown}})
+    assert (again.status, again.json["errors"][0]["field"]) == (422, "config.data")
     assert "write it out" in again.json["detail"]
     words = ["--db", url, "--token", "t0p", "--api_key=k"]
     second = server.post("/jobs", {"script": "scripts/count.py", "arguments": words})
@@ -157,9 +158,6 @@ def test_a_hidden_password_is_not_taken_for_a_password(server: Live, tmp_path: P
     assert server.store.job(second.json["id"]).request.arguments == tuple(words)
     told = server.post("/jobs", {"script": "scripts/count.py", "arguments": second.json["arguments"]})
     assert (told.status, told.json["errors"][0]["field"]) == (422, "arguments")
-    endpoint = {"data": "s3://bucket/set", "endpoint": "http://key:secret@store:9000"}
-    third = server.post("/jobs", {"workload": "imagenet", "config": endpoint}).json
-    assert third["config"]["endpoint"] == "http://key:***@store:9000"
 
 
 def test_a_path_means_the_same_to_the_job_as_to_its_sender(
@@ -332,13 +330,14 @@ def test_the_doctor_is_sent_only_where_there_is_a_record(server: Live) -> None:
     assert server.get(f"/jobs/{id_}/report").status == 404
 
 
-def test_a_password_in_a_config_is_not_told(server: Live) -> None:
+def test_a_password_in_a_config_is_not_told(tmp_path: Path) -> None:
     """Who lists jobs sees the database's name and user; the job itself has all of it."""
     url = "postgresql://ann:secret@host/radio"
-    id_ = make(server, {"workload": "heimdall", "config": {"database": url}})
-    assert b"secret" not in server.get("/jobs").raw + server.get(f"/jobs/{id_}").raw
-    assert server.get(f"/jobs/{id_}").json["config"]["database"] == "postgresql://ann:***@host/radio"
-    assert server.store.job(id_).request.config["database"] == url
+    with running(tmp_path, database=url) as server:
+        id_ = make(server, {"workload": "heimdall", "config": {}})
+        assert b"secret" not in server.get("/jobs").raw + server.get(f"/jobs/{id_}").raw
+        assert server.get(f"/jobs/{id_}").json["config"]["database"] == "postgresql://ann:***@host/radio"
+        assert server.store.job(id_).request.config["database"] == url
 
 
 # --- how it is --------------------------------------------------------------------------------------------

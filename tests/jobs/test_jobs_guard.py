@@ -325,7 +325,7 @@ def test_the_servers_own_database_may_be_a_variable() -> None:
         ({"dataset_ids": ["a"], "train": {"epochs": 3}}, "env:RADIO", None),
         ({"made": {"samples": 64}}, None, "the server's database is for those who leave out"),
         ({"database": None}, None, "a made set stands in"),
-        ({"database": "postgresql://host/radio"}, "postgresql://host/radio", None),
+        ({"database": "env:RADIO"}, "env:RADIO", None),
     ],
 )
 def test_a_heimdall_job_has_the_servers_database_however_it_is_asked_for(

@@ -44,12 +44,35 @@ def test_what_is_only_ever_local_is_no_address_elsewhere(server: Live) -> None:
 
 
 def test_images_may_lie_in_a_store_elsewhere(server: Live) -> None:
-    """And a database on another machine, as before."""
     for scheme in ("s3", "gs", "az", "http", "https"):
         body: dict[str, Any] = {"workload": "imagenet", "config": {"data": f"{scheme}://b/c"}}
         assert server.post("/jobs", body).status == 201
-    body = {"workload": "heimdall", "config": {"database": "postgresql://ann@host/radio"}}
-    assert server.post("/jobs", body).status == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"workload": "heimdall", "config": {"database": "postgresql:///?service=a&hostaddr=h"}}, "database"),
+        ({"workload": "heimdall", "config": {"database": "postgres://ann:secret@h/radio"}}, "database"),
+        (staged(endpoint="http://key:secret@store:9000"), "endpoint"),
+    ],
+)
+def test_no_request_says_to_whom_the_servers_passwords_are_sent(
+    server: Live, body: dict[str, Any], field: str
+) -> None:
+    """A database's server and a store's endpoint are asked with what the user's files and variables hold."""
+    told = server.post("/jobs", body)
+    assert told.status == 422 and b"secret" not in told.raw
+    [problem] = told.json["errors"]
+    assert problem["field"] == f"config.{field}" and "whoever starts the server" in problem["message"]
+
+
+def test_without_folders_for_data_a_job_names_no_file(tmp_path: Path) -> None:
+    """Neither in the folder that the server was started in; made data and object stores it may have."""
+    for config in ({"data": str(tmp_path)}, {"data": "."}):
+        _, [problem] = Places().settle("sar", config, None)
+        assert problem.field == "config.data" and "--data FOLDER" in problem.text
+    assert Places().settle("imagenet", {"data": "s3://bucket/set"}, None)[1] == []
 
 
 # --- what is written --------------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ def test_what_is_wrong_is_told_with_what_is_allowed(words: list[str], told: str)
         ("a.toml", "x = ", "is no TOML"),
         ("a.yaml", "x: [", "is no YAML"),
         ("a.yaml", "- 1", "holds a list"),
+        ("a.yaml", "train: {seed: 2024-02-30}", "is no YAML: day is out of range"),
     ],
 )
 def test_a_file_that_is_no_config_is_told(tmp_path: Path, name: str, text: str, told: str) -> None:
@@ -132,6 +133,14 @@ def test_lists_and_numbers_as_they_are_typed() -> None:
     assert (found.train.loggers, found.train.optimizer.betas, found.train.max_steps) == ((), (0.8, 0.9), None)
     assert load(Own, None, ["train.loggers=tensorboard,wandb"]).train.loggers == ("tensorboard", "wandb")
     assert load(Own, None, ["train.optimizer.lr=1e-3"]).train.optimizer.lr == 1e-3
+
+
+def test_a_name_that_looks_like_a_number_is_kept_as_it_is_typed() -> None:
+    """A folder 1.10 is not 1.1; what is to be a number is one."""
+    found = load(Own, None, ["data=1.10", "train.optimizer.lr=1.10"])
+    assert (found.data, found.train.optimizer.lr) == (Path("1.10"), 1.1)
+    assert type(found.train.optimizer.lr) is float
+    assert load(Own, None, ["data=1e5"]).data == Path("1e5")
 
 
 def test_a_config_is_plain_values_and_back() -> None:

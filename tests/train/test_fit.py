@@ -20,6 +20,7 @@ from stoker.errors import MissingExtra, NotPermitted, TrainingFailed, UsageError
 from stoker.feed import Feed
 from stoker.train import folder as folders
 from stoker.train.config import EmaConfig, OptimizerConfig, SaveConfig, ScheduleConfig, StopConfig
+from stoker.train.devices import open_fabric
 from stoker.train.ema import Ema
 from stoker.train.fit import fit
 from stoker.train.loop import is_better
@@ -289,6 +290,19 @@ def test_what_is_not_installed_is_told_before_anything_is_made(
     with pytest.raises(MissingExtra, match=rf"{name}.*pip install 'stoker\[train\]'"):
         fit(Tiny(TinyConfig()), out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_more_ranks_than_cards_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UsageError, match="2 ranks on this machine, and torch finds 1 CUDA"):
+        open_fabric(plain(device="cuda", devices=2))
+
+
+def test_a_norm_that_has_one_value_a_channel_is_told(tmp_path: Path) -> None:
+    """torch's own words name neither the micro-batch nor what to do."""
+    with pytest.raises(TrainingFailed, match="micro-batch of 1, and no variance"):
+        fit(Tiny(TinyConfig(train=plain(micro_batch=1))), out=tmp_path)
 
 
 def test_a_feed_of_another_batch_size_is_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,31 @@ def test_a_busy_machine_is_not_compared_with_a_quiet_one(tmp_path: Path) -> None
     assert {one.outcome for one in found.tried} == {"open"}
     assert "others used the machine" in found.tried[0].reason
     assert not any(one.counts for one in found.tried)  # nor does it say that a prediction was wrong
+
+
+def test_what_serves_a_faster_run_works_more_and_is_no_stranger(tmp_path: Path) -> None:
+    """A store on this machine: it is noticed in every run with a change, and in none as it is."""
+    held: list[Mapping[str, Any]] = []
+
+    class Served:
+        def __contains__(self, number: object) -> bool:
+            return bool(held[-1])
+
+    found = tuned(by_workers, tmp_path / "it", held=held, disturbed=Served(), wanted=workers_alone())
+    assert found.settings == {"num_workers": 6}
+    assert found.ratio is not None
+    assert found.ratio.low > 1.02 and found.ratio.high == inf
+    assert found.ratio.within.endswith(" or more")
+    first = found.tried[0].to_json()
+    assert first["ratio"]["low"] > 1.02 and first["ratio"]["high"] is None
+    assert first["low"] < first["rate"] and first["high"] is None
+    assert not any(one.counts for one in found.tried[:1])
+    worse = tmp_path / "slower"
+    slower = tuned(
+        lambda s: 700.0 if s else 800.0, worse, held=held, disturbed=Served(), wanted=workers_alone()
+    )
+    assert slower.settings == {}
+    assert slower.tried[0].outcome == "open" and "others used the machine" in slower.tried[0].reason
 
 
 def test_busy_runs_are_compared_with_busy_runs(tmp_path: Path) -> None:

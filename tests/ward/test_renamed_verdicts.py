@@ -1,4 +1,4 @@
-"""What a script's files, classes, functions and options are called is no evidence: renamed, it gets its verdict."""
+"""What files, classes, functions and options are called is no evidence: renamed, a script has its verdict."""
 
 import pytest
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import DatabaseUnreachable, SourceBroken, UsageError
+from stoker.errors import DatabaseUnreachable, QueryRefused, SourceBroken, UsageError
 from stoker.train.config_file import load
 from stoker.train.task import World
 from stoker.ward.postgres import PostgresServer
@@ -201,6 +201,30 @@ def test_a_database_that_cannot_be_filled_is_told_without_its_password(tmp_path:
     assert "hunter2" not in str(told.value)
     with pytest.raises(DatabaseUnreachable, match="cannot fill the SQLite file"):
         fill_database(f"sqlite:///{tmp_path}", MADE)
+
+
+def test_tables_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+    """Another program's `datasets`, say."""
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE datasets (name text)")
+    database.close()
+    with pytest.raises(QueryRefused, match=r"cannot fill sqlite.*no such column: id.*Nothing was kept"):
+        fill_database(f"sqlite:///{path}", MADE)
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("datasets",)]
+    database.close()
+
+
+@pytest.mark.service
+def test_a_user_who_may_make_no_tables_is_told(server: PostgresServer) -> None:
+    server.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "DROP ROLE IF EXISTS reader")
+    server.run("CREATE ROLE reader LOGIN PASSWORD 'hunter2'", "GRANT USAGE ON SCHEMA public TO reader")
+    url = server.url.replace("postgres@", "reader:hunter2@", 1)
+    assert url != server.url
+    with pytest.raises(QueryRefused, match=r"cannot fill .*permission denied") as told:
+        fill_database(url, MADE)
+    assert "hunter2" not in str(told.value)
 
 
 def test_a_database_is_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

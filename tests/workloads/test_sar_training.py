@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from stoker.errors import UsageError
-from stoker.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from stoker.train.config import OptimizerConfig, ScheduleConfig, StopConfig, TrainConfig
 from stoker.train.config_file import load
 from stoker.train.fit import fit
 from stoker.train.rate import find_rate
@@ -24,7 +24,7 @@ from stoker.workloads.sar.comparison import compare, mean_psnr
 from stoker.workloads.sar.config import MadeConfig, SarConfig
 from stoker.workloads.sar.peak import Peak
 from stoker.workloads.sar.shards import make_shards
-from stoker.workloads.sar.task import SarTask
+from stoker.workloads.sar.task import SarTask, open_source
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -107,6 +107,27 @@ def test_a_comparison_has_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UsageError, match="a sweep over 4 devices"):
         find_rate(SarTask(config))
     assert not (tmp_path / "compared").exists()
+
+
+def test_a_comparison_gives_each_model_all_of_its_steps(tmp_path: Path) -> None:
+    """Early stopping would not."""
+    config = small(tmp_path)
+    impatient = replace(config, train=replace(config.train, stop=StopConfig(patience=1)))
+    with pytest.raises(UsageError, match=r"train\.stop\.patience=1"):
+        compare(impatient, tmp_path / "compared")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["data=~nobody-of-this-name/sar"], "nobody-of-this-name"),
+        (["made.side=8"], "made.side is 8: it must be 16 or more"),
+    ],
+)
+def test_data_that_cannot_be_had_are_told(words: list[str], told: str) -> None:
+    """Also of a home that there is not."""
+    with pytest.raises(UsageError, match=told):
+        open_source(load(SarConfig, None, words))
 
 
 def test_values_of_another_range_are_scaled(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ For each case a grid of settings is measured point by point, then `stoker tune` 
 the grid's best few points are then measured again in turns: the best of many points measured once is too good
 to be true. Every point leaves a file, so a benchmark that was broken off goes on, elsewhere too where the
 folder of that (`--state`) is taken along; `--stop-after` breaks it off between two points. What was measured
-at one commit is not mixed with what was at another: each has a folder of its own in there.
+at one commit is not mixed with what was at another: each has a folder of its own in there. A case that is
+measured again (`--part CASE`) takes the place of what the newest result has of it.
 """
 
 import json
@@ -13,16 +14,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 import torch
 
+from stoker.bench import joined
 from stoker.bench.catalogue import Options
 from stoker.bench.page import origin, table
-from stoker.bench.result import Result, commit_here, hardware_word, versions_here
+from stoker.bench.result import Origin, Result, commit_here, hardware_word, versions_here
 from stoker.bench.tune_cases import CONTESTS, Contest, Settings
 from stoker.errors import BenchFailed, UsageError
 from stoker.tune.comparison import Ratio, compare, spread_of
@@ -33,7 +36,7 @@ from stoker.watch.record import write_whole
 SHARE = 0.97
 MOST_TRIALS = 12
 # How often the best points are measured again.
-_TURNS = 3
+_TURNS = 5
 _TRIAL_SECONDS = 3.0
 # For a process beyond what it is thought to take.
 _PATIENCE = 240.0
@@ -48,10 +51,13 @@ def measure(options: Options) -> Iterator[Result]:
     state = options.state or Path(".stoker/bench/tune")
     folder = state / (commit or "unknown")
     for device, contests in chosen(options).items():
-        runs, left = [], []
+        runs, left, parts = [], [], {}
         for contest in contests:
             try:
                 runs.append(_hold(contest, folder / contest.case, end))
+                parts[contest.case] = Origin(
+                    date=date.today().isoformat(), commit=commit, versions=versions_here()
+                )
             except (_NotNow, BenchFailed) as missing:  # the others are measured all the same
                 left.append(f"{contest.case} ({missing})")
         if runs:
@@ -62,6 +68,7 @@ def measure(options: Options) -> Iterator[Result]:
                 runs=runs,
                 versions=versions_here(),
                 commit=commit,
+                parts=parts,
             )
         if left:
             raise BenchFailed(
@@ -98,6 +105,11 @@ def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
+def join(new: Result, old: Result) -> Result:
+    """With the cases that the old one has alone."""
+    return joined.join(new, old, figures_of)
+
+
 class _NotNow(Exception):
     """There is no time left for a piece of the work; the message says for which."""
 
@@ -110,7 +122,7 @@ def _hold(contest: Contest, folder: Path, end: float | None) -> dict[str, Any]:
         # Made ready for the first piece that is missing: of a case that is whole, nothing is.
         ready = cache(lambda: standing.enter_context(prepared(case)))
         return {
-            "case": contest.case,
+            "part": contest.case,
             "finder": contest.finder,
             **contend(contest, _Work(ready=ready, folder=folder, end=end)),
         }
@@ -170,7 +182,7 @@ def contend(contest: Contest, work: _Work) -> dict[str, Any]:
         name: [point["rate"] for of, point in turns if of == name and point["rate"] is not None]
         for name in again
     }
-    middle = {name: median(found) for name, found in rates.items() if found}
+    middle = {name: geometric_mean(found) for name, found in rates.items() if found}
     grid = [name for name in middle if name != "search"]
     if "search" not in middle or not grid:
         raise BenchFailed(f"{contest.case}: what was found could not be measured again: see {work.folder}")
@@ -251,7 +263,7 @@ def _row(run: Mapping[str, Any]) -> list[str]:
     rates = [f"{run[name]:,.0f}" for name in ("rate_before", "rate", "rate_grid_best")]
     counts = [str(run["trials"]), str(run["runs"]), str(len(run["grid"]))]
     share = [f"{run['share']:.3f}", f"{run['share_low']:.3f} to {run['share_high']:.3f}"]
-    case = run["case"] if run.get("finder") is None else f"{run['case']}, {run['finder']}"
+    case = run["part"] if run.get("finder") is None else f"{run['part']}, {run['finder']}"
     return [case, *share, *counts, *rates, _words(run["found"]), _words(run["grid_best"])]
 
 

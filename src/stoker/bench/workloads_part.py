@@ -58,10 +58,15 @@ class Part:
         # Two ways with one feed go on in it by turns.
         endless = {feed: _without_end(feed) for feed in self._feeds.values()}
         self._batches = {kind: endless[way.feed] for kind, way in ways.items()}
-        filled = {kind: opened[kind] + self._warm_up(kind) for kind in ways}
+        self._ways, self._filled = ways, {kind: opened[kind] + self._warm_up(kind) for kind in ways}
         self._held = tree_map(_copied, next(self._batches["fast"]))
-        self.setup = {**system.describe(), **{kind: _told(way, filled[kind]) for kind, way in ways.items()}}
         self._notes = {kind: starting[kind].result() for kind in starting}
+
+    def describe(self) -> dict[str, Any]:
+        """What was measured, and from where it is fed by now: samples may move up in the first turn."""
+        told = {kind: _told(way, self._filled[kind]) for kind, way in self._ways.items()}
+        name = self._system.name
+        return {"part": name, "how": "setup", "kind": name, **self._system.describe(), **told}
 
     def take_turn(self, turn: int, stretch: float) -> Iterator[dict[str, Any]]:
         """Everybody once; what is held against each other, twice and in the order one, other, other, one."""
@@ -105,16 +110,14 @@ def measure_part(system: System, seconds: float, log: Path) -> list[dict[str, An
     system.make()
     with ExitStack() as stack:
         part = Part(system, log, stack)
-        runs: list[dict[str, Any]] = [
-            {"part": system.name, "how": "setup", "kind": system.name, **part.setup}
-        ]
+        runs: list[dict[str, Any]] = []
         stretch = max(_SHORTEST_S, min(_LONGEST_S, seconds / LEAST_TURNS / _STRETCHES))
         until, turn = time.monotonic() + seconds, 0
         while turn < LEAST_TURNS or time.monotonic() < until:
             runs += part.take_turn(turn, stretch)
             turn += 1
             say(f"{system.name}: turn {turn}, {max(0.0, until - time.monotonic()):.0f} s left")
-    return runs
+        return [part.describe(), *runs]
 
 
 def _start_notes(system: System, log: Path, stack: ExitStack) -> dict[str, "Future[StayingChild]"]:

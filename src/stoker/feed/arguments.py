@@ -6,6 +6,7 @@ Imports no torch: staging checks by these too.
 import os
 import reprlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,11 @@ def checked_path(name: str, given: Any, what: str) -> str:
     if not text:
         raise UsageError(f"{name} is '': give {what}")
     return text
+
+
+def expanded(path: str) -> Path:
+    """A path with the home that `~` stands for; as it is where there is no such home, and so no such path."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # a Path's own raises RuntimeError for "~nobody"
 
 
 def checked_call(name: str, given: Callable[..., Any] | None) -> None:

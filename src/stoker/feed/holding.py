@@ -107,11 +107,12 @@ class Holding(Keeping):
                     before, ready = bus.queue(asked), some
                 if before is not None:
                     yield from self._streams.hand(ready, bus.take(before))
-                    self._move_up()
+                    self._move_up(len(ready))
                     self._fill_window()
             if queued is not None:  # which needs nothing more of the bus, if that is no longer in use
                 last, queued = queued, None
                 yield from self._streams.hand(waiting, bus.take(last))
+                self._move_up(len(waiting))
         finally:
             if queued is not None:  # left before its end: the memory of what is on its way is in use
                 bus.take(queued)
@@ -145,7 +146,7 @@ class Holding(Keeping):
             shard, missing = asked.popleft()
             self._note_read(missing)
             yield shard, self._to_device(self._batch_of(shard, missing, read))
-            self._move_up()
+            self._move_up(1)
 
     def _batch_of(self, shard: Shard, missing: Indices, read: Any) -> Any:
         rows = self._rows

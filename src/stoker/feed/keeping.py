@@ -290,11 +290,11 @@ class Keeping:
         said = hold(None if free is None else int(free * (1 - KEPT_SHARE)))
         return f"; {said}" if said else ""
 
-    def _move_up(self) -> None:
-        """The model's need has shown: hold the samples on the device if they fit beside it."""
-        self._handed += 1
+    def _move_up(self, handed: int) -> None:
+        """So many more batches were used. Once the model's need has shown, hold what fits beside it."""
+        before, self._handed = self._handed, self._handed + handed
         if (
-            self._handed != _STEPS_TO_PEAK + 1
+            not (before <= _STEPS_TO_PEAK < self._handed)
             or self._device.type != "cuda"
             or self._wish.reserve is not None
         ):

@@ -11,22 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import JobRefused, Problem
+from stoker.facts.secrets import hide_password
 from stoker.jobs.job import Request
 
-# Settings that name a file or folder of this machine.
+# Settings that name a file or folder of this machine, or whom to ask for data.
 _PATHS = {
     "heimdall": ("database",),
-    "imagenet": ("data", "stage", "keep", "weights"),
+    "imagenet": ("data", "stage", "keep", "weights", "endpoint"),
     "sar": ("data",),
     "vesuvius": ("data",),
 }
-_SQLITE, _VARIABLE = "sqlite:///", "env:"
+_SQLITE = "sqlite:///"
 _DATABASE = ("heimdall", "database")
-# Of those, which may be another machine's, and by which addresses; all others are only ever local.
-_REMOTE = {
-    _DATABASE: ("postgresql://", "postgres://"),
-    ("imagenet", "data"): ("s3://", "gs://", "az://", "http://", "https://"),
+# What only whoever starts the server names, by how it begins: the passwords and keys that the server's user
+# has in files and variables would be sent to whom a request names.
+_SERVERS: Mapping[tuple[str, str], tuple[tuple[str, ...], str]] = {
+    _DATABASE: (("postgresql://", "postgres://", "env:"), "stoker serve --database URL, or env:NAME"),
+    ("imagenet", "endpoint"): (("",), "AWS_ENDPOINT_URL in its environment"),
 }
+# Of the paths, which may be another machine's, and by which addresses; all others are only ever local.
+_REMOTE = {("imagenet", "data"): ("s3://", "gs://", "az://", "http://", "https://")}
 # Where a training writes; a database too, where it is to be filled.
 _WRITTEN = frozenset({("imagenet", "stage"), ("imagenet", "keep")})
 _MOST_LISTED, _MOST_NAMED = 500, 50
@@ -63,6 +67,14 @@ class Places:
             is_servers = setting == _DATABASE and given == database
             if not isinstance(given, str) or is_servers or given.startswith(_REMOTE.get(setting, ())):
                 continue
+            starts, whose = _SERVERS.get(setting, ((), ""))
+            if given.startswith(starts):
+                text = (
+                    f"it is {hide_password(given)!r:.200}: that is named by whoever starts the server "
+                    f"({whose}), and left out here"
+                )
+                problems.append(Problem(field=f"config.{name}", text=text))
+                continue
             is_written = setting in _WRITTEN or (setting == _DATABASE and bool(config.get("fill")))
             found = self._settle_path(setting, given, is_written=is_written)
             if isinstance(found, Problem):
@@ -80,12 +92,6 @@ class Places:
         field = f"config.{setting[1]}"
         scheme = _SQLITE if setting == _DATABASE and given.startswith(_SQLITE) else ""
         named = given.removeprefix(scheme)
-        if setting == _DATABASE and given.startswith(_VARIABLE):
-            text = (
-                f"it is {given!r}: a variable of the server is named by whoever starts it "
-                "(stoker serve --database env:NAME), and left out here"
-            )
-            return Problem(field=field, text=text)
         if not scheme and "://" in given:
             known = _REMOTE.get(setting, ())
             text = f"{given!r:.200} is an address elsewhere: give a path of this machine"

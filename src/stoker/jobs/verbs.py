@@ -51,7 +51,7 @@ def serve(
     ] = None,
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder whose files jobs may name; repeatable (default: this one)."),
+        typer.Option(help="A folder in which jobs may read and write; repeatable (default: none)."),
     ] = None,
     database: Annotated[
         str | None, typer.Option(help="The database of Heimdall jobs that name none; env:NAME hides it.")
@@ -90,7 +90,7 @@ def serve(
         settings=settings,
         host=host,
         port=port,
-        data=tuple(folder.resolve() for folder in data or (Path(),)),
+        data=tuple(folder.resolve() for folder in data or ()),
         database=None if database is None else whole_address(database),
         certificate=cert,
         key=key,

@@ -120,7 +120,7 @@ def _parse_yaml(text: str, told: str) -> Any:
         raise MissingExtra("pyyaml", "train", "A YAML config") from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # such as the 30th of February
         raise UsageError(f"{told} is no YAML: {' '.join(str(error).split())}; mend it there") from error
 
 
@@ -145,9 +145,21 @@ def _scalar(text: str) -> Any:
     [3, True, None, [1, 2], 'bf16']
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_Typed)
     except ValueError:
         return text
+
+
+class _Typed(float):
+    """A number that knows how it was written: as a name, 1.10 is not 1.1."""
+
+    text: str
+
+    def __new__(cls, text: str) -> "_Typed":
+        """The number that this text is."""
+        typed = super().__new__(cls, text)
+        typed.text = text
+        return typed
 
 
 def _over(config: Any, values: Mapping[str, Any], above: tuple[str, ...], wrong: list[WrongSetting]) -> Any:
@@ -231,13 +243,13 @@ def _typed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
         return _sequence(get_args(kind), value, path)
     if kind is float:
         return _number(value, path)
+    if kind in (str, Path) and _is(value, (int, float)):
+        value = value.text if isinstance(value, _Typed) else str(value)
     if kind is Path and isinstance(value, str):
         try:
             return Path(value).expanduser()
         except RuntimeError as error:  # ~ of a user that there is not
             raise WrongSetting(f"{_told(path, value)}: there is no such home", path=path) from error
-    if kind is str and _is(value, (int, float)):
-        return str(value)
     # A whole number that 64 bits cannot hold is none to torch or a database.
     if kind in (int, str, bool) and _is(value, kind) and not (kind is int and abs(value) >= 1 << 63):
         return value

@@ -24,6 +24,11 @@ def open_fabric(config: TrainConfig) -> Any:
 
     kind = _kind(config)
     devices, nodes = _ranks(config)
+    if kind == "cuda" and devices > (cards := torch.cuda.device_count()):
+        raise UsageError(
+            f"{devices} ranks on this machine, and torch finds {cards} CUDA devices: one each, so set "
+            "train.devices (or torchrun's --nproc-per-node) to no more than that"
+        )
     if config.batch_size % (devices * nodes):
         raise UsageError(
             f"train.batch_size is {config.batch_size} over {devices * nodes} ranks: it must be a multiple"

@@ -154,6 +154,13 @@ class Stepper:
                     "other ranks waiting inside their forward, so none can back off: lower train.micro_batch"
                 ) from error
             return [], str(error).partition("\n")[0]
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise TrainingFailed(
+                f"a batch norm has one value a channel in a micro-batch of {self.micro_batch}, and no "
+                "variance: take larger samples, or a larger train.micro_batch that leaves no rest of 1"
+            ) from error
 
     def _unsynced(self) -> contextlib.AbstractContextManager[Any]:
         if self._meeting.size == 1:

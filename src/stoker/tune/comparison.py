@@ -7,7 +7,7 @@ of the same settings differ is learnt from all settings together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, inf, log, sqrt
+from math import exp, hypot, inf, isinf, log, sqrt
 from statistics import fmean, median
 from typing import Literal
 
@@ -24,7 +24,7 @@ Stretches = Sequence[float]
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """How many times as fast, with its 90% interval."""
+    """How many times as fast, with its 90% interval; an end that is not known is 0 or infinite."""
 
     low: float
     mid: float
@@ -36,6 +36,17 @@ class Ratio:
         if self.low > WORTH:
             return "faster"
         return "not faster" if self.high < WORTH else "open"
+
+    @property
+    def within(self) -> str:
+        """The interval in words.
+
+        >>> Ratio(low=3.02, mid=3.21, high=inf).within
+        '3.02 or more'
+        """
+        if isinf(self.high):
+            return f"{self.low:.2f} or more" if self.low else "interval not known"
+        return f"{self.low:.2f} to {self.high:.2f}"
 
 
 def compare(before: Sequence[Stretches], after: Sequence[Stretches], spread: "Spread") -> Ratio:

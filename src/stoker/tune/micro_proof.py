@@ -53,7 +53,7 @@ def prove(found: MicroBatch, again: Again) -> MicroBatch:
         trials=(*found.trials, *held),
         ratio=ratio,
     )
-    told = "" if ratio is None else f"{ratio.mid:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
+    told = "" if ratio is None else f"{ratio.mid:.2f} times as fast ({ratio.within})"
     if ratio is not None and ratio.says == "faster" and not why:
         reason = f"{found.reason}; {told} as the whole batch, by {len(parts)} runs of each in turn"
         return replace(compared, reason=reason)

@@ -50,7 +50,7 @@ def _result(found: Found, settings: Path | None) -> Html:
     tuned, ratio = found.tuned, found.tuned.ratio
     said = "Nothing that was tried is faster beyond doubt: the script stays as it is."
     if ratio is not None:
-        said = f"{ratio.mid:.2f} times as fast, measured ({ratio.low:.2f} to {ratio.high:.2f})"
+        said = f"{ratio.mid:.2f} times as fast, measured ({ratio.within})"
     compute = None if found.ceiling is None else rate(found.ceiling * tuned.baseline, tuned.unit)
     return tag(
         "section",

@@ -6,7 +6,7 @@ round ends, which stay round however wide the page is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, log
 
 from stoker.doctor.model import Interval
 from stoker.doctor.report.markup import Child, Html, tag
@@ -89,11 +89,8 @@ class Mark:
 
 
 def measured(ratio: Ratio | None) -> str:
-    """`2.31x (2.10 to 2.55)`; a bound that is not known is said."""
-    if ratio is None:
-        return "no rate"
-    high = "?" if ratio.high == inf else f"{ratio.high:.2f}"
-    return f"{ratio.mid:.2f}x ({ratio.low:.2f} to {high})"
+    """`2.31x (2.10 to 2.55)`; an end that is not known is said."""
+    return "no rate" if ratio is None else f"{ratio.mid:.2f}x ({ratio.within})"
 
 
 def predicted(told: Interval | None) -> str:

@@ -1,7 +1,13 @@
-"""The runs of a search, by settings: which of them count beside which, and what their rates say. Pure."""
+"""The runs of a search, by settings: which of them count beside which, and what their rates say. Pure.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+Rates are compared that were measured alike: with the machine left to both, or with others on it in both. What
+others do may be done for the run: a store or a mount that the same machine serves works more the faster it is
+read. So where all runs with a change were held up, and none without, it is at least as much faster as it
+looks; how much, they do not tell.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean, median
 from typing import Any
@@ -57,42 +63,57 @@ class Runs:
 
     def rate(self, settings: Mapping[str, Any], beside: Mapping[str, Any]) -> float:
         """In the mean over runs, of those that count beside others."""
-        busy = self._busy(settings, beside)
+        busy = self._alike(settings, beside)
         each = self.rates(settings) if busy is None else self._of(settings, busy)
         return fmean(median(one) for one in each)
 
     def ratio(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ratio:
-        """Of two settings' rates; unbounded where others held up all runs of one, and none of the other."""
-        busy = self._busy(before, after)
-        if busy is None:
+        """Of two settings' rates; unbounded above where others held up those of the second alone.
+
+        Unbounded altogether where they held up those of the first alone.
+        """
+        sorts = self._sorts(before, after)
+        if sorts is None:
             return compare(self.rates(before), self.rates(after), _UNKNOWN)
-        return compare(self._of(before, busy), self._of(after, busy), self._spread(busy))
+        found = compare(self._of(before, sorts[0]), self._of(after, sorts[1]), self._spread(sorts))
+        return found if sorts[0] == sorts[1] else replace(found, high=inf)
 
     def are_alike(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         """Whether there are runs of both on a machine left to them, or of both on one that others used."""
-        return self._busy(before, after) is not None
+        return self._alike(before, after) is not None
 
     def are_quiet(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         """Whether those that are compared ran on a machine left to them."""
-        return self._busy(before, after) is False
+        return self._alike(before, after) is False
 
     def is_beside(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         """Whether a run of the one came after one of the other, both with a rate that counts."""
-        busy = self._busy(before, after)
-        if busy is None:
+        sorts = self._sorts(before, after)
+        if sorts is None:
             return False
         one, other = (
             [run.number for run in self._here(settings) if _is_of(run.trial.rates, busy)]
-            for settings in (before, after)
+            for settings, busy in zip((before, after), sorts, strict=True)
         )
         return max(one) > min(other)
 
     def proofs(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
         """How many runs of the other count beside the one."""
-        busy = self._busy(before, after)
-        return 0 if busy is None else len(self._of(after, busy))
+        sorts = self._sorts(before, after)
+        return 0 if sorts is None else len(self._of(after, sorts[1]))
 
-    def _busy(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool | None:
+    def _sorts(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[bool, bool] | None:
+        """Whether others held up the runs of the one, and those of the other, that are compared.
+
+        Both alike where that can be; else the second's alone, which are no faster for it. None where they
+        held up those of the first alone.
+        """
+        busy = self._alike(before, after)
+        if busy is not None:
+            return busy, busy
+        return (False, True) if self._of(before, False) and self._of(after, True) else None
+
+    def _alike(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool | None:
         """Whether runs are compared that others held up: where more of both are of that sort.
 
         None where one has runs of the one sort alone, and the other of the other.
@@ -112,13 +133,15 @@ class Runs:
         """Whether it ran on the machine of the last one; where that is not known it did."""
         return None in (self.host, trial.host) or trial.host == self.host
 
-    def _spread(self, busy: bool) -> Spread:
-        """How much runs of a sort differ is learnt from all machines, each by itself."""
+    def _spread(self, sorts: Collection[bool]) -> Spread:
+        """How much runs of these sorts differ is learnt from all machines, each by itself."""
         known: dict[str, list[tuple[float, ...]]] = {}
         for name, runs in self._held.items():
             for run in runs:
-                if run.trial.rates is not None and run.trial.rates.disturbed == busy:
-                    known.setdefault(f"{name} on {run.trial.host}", []).append(run.trial.rates.each)
+                found = run.trial.rates
+                if found is not None and found.disturbed in sorts:
+                    alike = f"{name} on {run.trial.host}, held up {found.disturbed}"
+                    known.setdefault(alike, []).append(found.each)
         return spread_of(known)
 
 

@@ -181,7 +181,7 @@ def _toml(value: Any) -> str:
 
 
 def _times(ratio: Ratio) -> str:
-    return f"{ratio.mid:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})"
+    return f"{ratio.mid:.3g} times ({ratio.within})"
 
 
 def as_json(tuned: Tuned) -> dict[str, Any]:

@@ -48,9 +48,9 @@ class Tried:
         `low` and `high` are about `rate`, in its unit; `ratio` and `predicted` are to the script as it is.
         """
         predicted, total = self.candidate.predicted, self.total
-        ends = None
-        if self.rate is not None and total is not None and isfinite(total.high):
-            ends = self.rate * total.low / total.mid, self.rate * total.high / total.mid
+        ratio = ratio_as_json(total)
+        whole = None if self.rate is None or total is None else self.rate / total.mid
+        low, high = (None if ratio is None else _product(whole, ratio[end]) for end in ("low", "high"))
         return {
             "change": self.candidate.change,
             "value": self.candidate.value,
@@ -58,21 +58,24 @@ class Tried:
             "outcome": self.outcome,
             "reason": self.reason,
             "rate": self.rate,
-            "low": ends and ends[0],
-            "high": ends and ends[1],
-            "ratio": ratio_as_json(total),
+            "low": low,
+            "high": high,
+            "ratio": ratio,
             "runs": self.runs,
             "predicted": None if predicted is None else predicted.to_json(),
             "check": None if self.meaning is None else {"kind": self.meaning.kind, "by": self.meaning.by},
         }
 
 
+def _product(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one * other
+
+
 def ratio_as_json(ratio: Ratio | None) -> dict[str, float | None] | None:
     """By name; ends that are not known are None."""
     if ratio is None:
         return None
-    known = isfinite(ratio.high)
-    return {"low": ratio.low if known else None, "mid": ratio.mid, "high": ratio.high if known else None}
+    return {"low": ratio.low or None, "mid": ratio.mid, "high": ratio.high if isfinite(ratio.high) else None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,8 @@ def show(found: Found, out: Path | None, report: Path | None, console: Console) 
         )
     else:
         console.print(
-            f"[bold]{tuned.ratio.mid:.2f} times as fast[/] ({tuned.ratio.low:.2f} to "
-            f"{tuned.ratio.high:.2f}): {rate(tuned.baseline, tuned.unit)} to {rate(tuned.best, tuned.unit)}",
+            f"[bold]{tuned.ratio.mid:.2f} times as fast[/] ({tuned.ratio.within}): "
+            f"{rate(tuned.baseline, tuned.unit)} to {rate(tuned.best, tuned.unit)}",
             highlight=False,
         )
     if tuned.last_pair is not None:
@@ -127,7 +127,7 @@ def _table(tuned: Tuned) -> Table:
 
 
 def _ratio(ratio: Ratio | None) -> str:
-    return "n/a" if ratio is None else f"{ratio.mid:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+    return "n/a" if ratio is None else f"{ratio.mid:.2f} ({ratio.within})"
 
 
 def _outcome(one: Tried) -> str:

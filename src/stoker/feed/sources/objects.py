@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import SourceChanged, StoreError, UsageError
-from stoker.feed.arguments import checked_count, checked_path
+from stoker.feed.arguments import checked_count, checked_path, expanded
 from stoker.feed.per_process import PerProcess
 from stoker.feed.sources.listing import Entry, Listing, Reading
 from stoker.feed.sources.object_folder import FolderClient
@@ -276,17 +276,17 @@ def local_folder(given: str | os.PathLike[str], name: str = "the folder") -> Pat
     text = checked_path(name, given, "a folder to write into, such as /scratch/set")
     if re.match(r"[A-Za-z][\w+.-]+:/", text):  # not C:/; of two slashes a Path keeps one
         raise UsageError(f"{shown_url(text)} is no folder of this machine: give a path, such as /scratch/set")
-    return Path(os.path.expanduser(text)).absolute()  # noqa: PTH111  # a Path's own fails for "~nobody"
+    return expanded(text).absolute()
 
 
 def folder_of(url: str | Path) -> Path | None:
     """The folder that an address names; None for one that is remote."""
     text = checked_path("url", url, "an address or a folder, such as s3://bucket/train or /data/train")
     if not isinstance(url, str):
-        return Path(text).expanduser().absolute()
+        return expanded(text).absolute()
     scheme, marked, _ = url.partition("://")
     if not marked:
-        return Path(url).expanduser().absolute()
+        return expanded(url).absolute()
     if scheme.lower() == "file":
         named = urlsplit(url)
         if named.netloc not in ("", "localhost") or not named.path:

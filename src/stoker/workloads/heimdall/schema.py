@@ -10,7 +10,7 @@ as arrays of the database they came at 0.4 of the rate (98,000 rows/s against 25
 
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import DatabaseUnreachable, MissingExtra, UsageError
+from stoker.errors import DatabaseUnreachable, MissingExtra, QueryRefused, UsageError
 from stoker.feed.sources.sql import find_url, hide_password
 from stoker.workloads.heimdall.measurements import MadeRadio, measure, place_receivers
 
@@ -70,6 +70,9 @@ _SQLITE_TYPES = {"double": "real", "integer": "integer", "bigint": "integer", "b
 class _Database(Protocol):
     """What filling asks of a database: statements, rows by the table, all of it in one transaction."""
 
+    errors: type[Exception]
+    secrets: Sequence[str]
+
     def run(self, statement: str) -> None: ...
 
     def ask(self, statement: str) -> Any: ...
@@ -87,14 +90,29 @@ def fill_database(url: str, made: MadeRadio) -> str:
     The tables are made where there are none. A dataset appears whole or not at all: it is one transaction.
     """
     with closing(_connect(url)) as database:
-        for statement in SCHEMA:
-            database.run(statement)
-        name = made.dataset_id
-        if not database.ask(f"SELECT count(*) FROM datasets WHERE id = '{name}'"):  # a uuid of our own
-            for table, columns in _rows(made, database):
-                database.add(table, columns)
-        database.commit()
+        try:
+            for statement in SCHEMA:
+                database.run(statement)
+            name = made.dataset_id
+            if not database.ask(f"SELECT count(*) FROM datasets WHERE id = '{name}'"):  # a uuid of our own
+                for table, columns in _rows(made, database):
+                    database.add(table, columns)
+            database.commit()
+        except database.errors as error:
+            raise QueryRefused(
+                f"cannot fill {hide_password(find_url(url))}: {_said(error, database.secrets)}. Nothing was "
+                f"kept of it. Give a database whose tables {', '.join(_TABLES)} are ours or not there yet, "
+                "with room for them, and a user who may make and fill them."
+            ) from None  # whose text may have the password
     return made.dataset_id
+
+
+def _said(error: Exception, secrets: Sequence[str]) -> str:
+    """What a database said, in a line, without what is secret."""
+    told = " ".join(str(error).split())
+    for secret in secrets:
+        told = told.replace(secret, "***")
+    return told
 
 
 def _rows(made: MadeRadio, database: _Database) -> Iterator[tuple[str, Columns]]:
@@ -171,18 +189,17 @@ class _Postgres:
         from stoker.feed.sources.postgres import check_url, secrets_of
 
         check_url(url)
+        self.errors: type[Exception] = dbapi.Error
+        self.secrets: Sequence[str] = secrets_of(url)
         try:
             self._raw = dbapi.connect(url)
+            # Until the transaction ends: ranks that start together fill it once.
+            self.ask(f"SELECT 1 FROM (SELECT pg_advisory_xact_lock({_LOCK})) AS taken")
         except dbapi.Error as error:
-            told = str(error).strip()
-            for secret in secrets_of(url):
-                told = told.replace(secret, "***")
             raise DatabaseUnreachable(
-                f"no connection to {hide_password(url)}, which was to be filled: {told}. Look at the parts "
-                "of its URL, and whether the server runs."
+                f"no connection to {hide_password(url)}, which was to be filled: "
+                f"{_said(error, self.secrets)}. Look at the parts of its URL, and whether the server runs."
             ) from None  # whose text may have the password
-        # Until the transaction ends: ranks that start together fill it once.
-        self.ask(f"SELECT 1 FROM (SELECT pg_advisory_xact_lock({_LOCK})) AS taken")
 
     def run(self, statement: str) -> None:
         """Run a statement of the schema."""
@@ -217,6 +234,9 @@ class _Postgres:
 
 class _Sqlite:
     """The embedded twin: a file."""
+
+    errors: type[Exception] = sqlite3.Error
+    secrets: Sequence[str] = ()
 
     def __init__(self, path: Path) -> None:
         with ExitStack() as opened:

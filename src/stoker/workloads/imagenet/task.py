@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from stoker.errors import StageFailed, UsageError
 from stoker.feed import Feed
+from stoker.feed.arguments import expanded
 from stoker.feed.sources.class_folders import pick_classes
 from stoker.feed.sources.images import ImageSource
 from stoker.feed.sources.objects import Store
@@ -51,7 +52,7 @@ class ImagenetTask(Task[ImagenetConfig]):
         """A ResNet-50 for so many classes, begun from a checkpoint where one is given."""
         model = ResNet50(len(self.classes))
         if self.config.weights is not None:
-            load_weights(model, read_weights(Path(self.config.weights).expanduser()))
+            load_weights(model, read_weights(expanded(self.config.weights)))
         return model
 
     def open_feeds(self, world: World, device: torch.device) -> Feeds:
@@ -159,7 +160,7 @@ def open_sources(config: ImagenetConfig) -> tuple[ImageSource, ImageSource]:
     size = (config.pixels, config.pixels)
 
     def source(part: str, classes: Any) -> ImageSource:
-        keep = None if config.keep is None else Path(config.keep) / part
+        keep = None if config.keep is None else expanded(config.keep) / part
         return ImageSource(
             f"{root}/{part}", classes=classes, seed=config.subset_seed, size=size, keep=keep, options=options
         )
@@ -191,7 +192,7 @@ def _root(config: ImagenetConfig) -> tuple[str, dict[str, str] | None]:
 
 def _stage(config: ImagenetConfig, root: str, options: dict[str, str] | None) -> list[str]:
     """Copy the classes that take part to a local folder; their names."""
-    target = Path(str(config.stage)).expanduser()
+    target = expanded(str(config.stage))
     stores = {part: Store(f"{root}/{part}", options=options) for part in (TRAIN, VALID)}
     classes = pick_classes(stores[TRAIN], config.classes, config.subset_seed)
     # Ranks that start together wait for the first, and find all files there.

@@ -64,6 +64,11 @@ def compare(config: SarConfig, folder: Path, *, fresh: bool = False) -> Path:
             f"a comparison on {devices} devices: take one (train.devices=1, and no torchrun), of which speed "
             "and memory can be told"
         )
+    if (patience := config.train.stop.patience) > 0:
+        raise UsageError(
+            f"a comparison with train.stop.patience={patience}: models that stop early have fewer steps than "
+            "the others, so leave it at 0"
+        )
     baseline = mean_psnr(config)  # first: what has to be made is made before anything is timed
     pictured = replace(config, train=replace(config.train, picture=True))
     trained = [train_one(replace(pictured, model=name), folder / name, fresh=fresh) for name in MODELS]

@@ -7,6 +7,9 @@ from stoker.train.config import OptimizerConfig, ScheduleConfig, Tier, TrainConf
 from stoker.workloads.sar.models import ModelName
 from stoker.workloads.sar.scenes import LOOKS
 
+# A ship and its surroundings.
+_LEAST_SIDE = 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class MadeConfig:
@@ -23,6 +26,8 @@ class MadeConfig:
         for name in ("samples", "files", "side", "looks"):
             if getattr(self, name) < 1:
                 raise UsageError(f"made.{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.side < _LEAST_SIDE:
+            raise UsageError(f"made.side is {self.side}: it must be {_LEAST_SIDE} or more")
         if self.seed < 0:
             raise UsageError(f"made.seed is {self.seed}: it must be 0 or more")
 

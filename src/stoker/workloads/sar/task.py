@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from stoker.feed import Feed
+from stoker.feed.arguments import expanded
 from stoker.train.task import Feeds, Losses, Task, World
 from stoker.workloads.made import made_once
 from stoker.workloads.sar.config import SarConfig
@@ -100,7 +101,7 @@ class Scale:
 def open_source(config: SarConfig) -> SarSource:
     """The shards that the config names, made first where it names none."""
     if config.data is not None:
-        return SarSource(Path(config.data).expanduser(), config.pattern)
+        return SarSource(expanded(config.data), config.pattern)
     made = config.made
     folder = made_once(
         made.name,

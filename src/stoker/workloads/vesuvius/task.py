@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from stoker.errors import UsageError
+from stoker.feed.arguments import expanded
 from stoker.feed.transforms import VolumeTransform
 from stoker.train.task import Feeds, Losses, Task, World
 from stoker.workloads.made import made_once
@@ -143,7 +144,7 @@ class VesuviusTask(Task[VesuviusConfig]):
 def open_scrolls(config: VesuviusConfig) -> list[Scroll]:
     """The scrolls that the config names, made first where it names none."""
     if config.data is not None:
-        return find_scrolls(Path(config.data).expanduser())
+        return find_scrolls(expanded(config.data))
     made = config.made
     return find_scrolls(made_once(made.name, lambda folder: make_scrolls(folder, made)))
 
