@@ -139,7 +139,7 @@ def test_what_was_measured_at_another_commit_does_not_count(
         list(tune.measure(replace(options, commit="d", stop_after=20)))
     assert (len(pieces.asked), pieces.prepared) == (37, 1)
     list(tune.measure(replace(options, commit="d")))
-    assert len(pieces.asked) == 62
+    assert len(pieces.asked) == 74
 
 
 def test_a_share_has_the_interval_that_its_turns_leave(
