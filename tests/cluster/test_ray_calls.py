@@ -105,7 +105,6 @@ def test_without_an_address_this_machine_s_cluster_is_taken_or_one_started(
         tried.append(address)
         if address == "auto":
             raise ConnectionError("none")
-        assert more["_node_ip_address"] == "127.0.0.1"
 
     told: list[str] = []
     on_ray._connect(fake_ray(init), None, told.append)

@@ -174,11 +174,7 @@ def _connect(ray: Any, address: str | None, tell: Callable[[str], None]) -> None
                 ray.init("auto", **_QUIET)
                 return
         tell("this machine is part of no Ray cluster: one is started for this command, here alone")
-        # Ray would listen where the network reaches it, and runs what is sent there.
-        ray.init(
-            "local", _node_ip_address="127.0.0.1", include_dashboard=False, object_store_memory=_STORE_BYTES,
-            **_QUIET,
-        )  # fmt: skip
+        ray.init("local", include_dashboard=False, object_store_memory=_STORE_BYTES, **_QUIET)
 
 
 @contextlib.contextmanager
