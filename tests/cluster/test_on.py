@@ -63,6 +63,7 @@ def test_addresses_are_those_of_ray_s_client() -> None:
         ["tune", "--on", "rai", "train.py"],
         ["stage", "src", "dst", "--on", "rai"],
         ["stage", "src", "dst", "--on", "ray", "--watch"],
+        ["stage", "src", "s3://bucket/dst", "--on", "ray"],
         ["tune", "--on", "ray", "no_such_script.py"],
         ["tune", "--on", "ray"],
     ],

@@ -1,7 +1,7 @@
 """What is kept is proved: by runs that count, alternated with runs of what was kept before it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,19 @@ from stoker.tune.tuned import LastPair
 def workers_alone() -> Search:
     """Nothing but workers and prefetch is tried."""
     return Search(verdict=reach(STARVED), run=STARVED, kinds=frozenset({"same"}), finds="workers")
+
+
+def by_the_clock(monkeypatch: pytest.MonkeyPatch, times: float) -> Callable[[Mapping[str, Any]], float]:
+    """With any change so many times as fast; a trial takes 5 s of the search's clock."""
+    spent = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + spent[0])
+    monkeypatch.setattr(tuner, "time", clock)
+
+    def rate_of(settings: Mapping[str, Any]) -> float:
+        spent[0] += 5.0
+        return 800.0 * (times if settings else 1.0)
+
+    return rate_of
 
 
 class Later:
@@ -153,14 +166,7 @@ def test_where_there_is_time_for_one_run_it_has_to_tell_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, is_kept: bool
 ) -> None:
     """A trial takes 5 s, and there are 22 s: three times as fast is kept by one run, 15% are not."""
-    spent = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + spent[0])
-    monkeypatch.setattr(tuner, "time", clock)
-
-    def rate_of(settings: Mapping[str, Any]) -> float:
-        spent[0] += 5.0
-        return 800.0 * (times if settings else 1.0)
-
+    rate_of = by_the_clock(monkeypatch, times)
     found = tuned(rate_of, tmp_path / "it", seconds=22.0, wanted=search(kinds=("same",)))
     assert (bool(found.settings), found.runs) == (is_kept, 4), found
     assert found.tried[0].runs == 1
@@ -181,15 +187,7 @@ def test_a_last_pair_that_there_is_no_time_for_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what would take how long."""
-    spent = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + spent[0])
-    monkeypatch.setattr(tuner, "time", clock)
-
-    def rate_of(settings: Mapping[str, Any]) -> float:
-        spent[0] += 5.0
-        return 800.0 * (3.0 if settings else 1.0)
-
-    found = tuned(rate_of, tmp_path / "it", seconds=22.0)
+    found = tuned(by_the_clock(monkeypatch, 3.0), tmp_path / "it", seconds=22.0)
     assert found.settings
     assert found.last_pair is not None
     assert (found.last_pair.held, "it would take 10 s, with 2 s left" in found.last_pair.reason) == (

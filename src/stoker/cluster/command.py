@@ -99,10 +99,10 @@ def stage(
     """Stage on a cluster's nodes, print what came of it; the exit code."""
     parse_on(on)
     from stoker.cluster.staging import Staging
-    from stoker.feed.sources.objects import folder_of
+    from stoker.feed.sources.objects import folder_of, local_folder
 
     origin = folder_of(source)
-    place = str(target.expanduser().absolute())
+    place = str(local_folder(target))
     fixed = {"target": place, "source": source if origin is None else str(origin), "as_json": True}
 
     def words(**other: Any) -> tuple[str, ...]:
