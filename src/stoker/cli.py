@@ -328,7 +328,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which one: overhead, truth, holders, feed, tune, workloads, scale, jobs, resumes or faults."
+            help="Which one: overhead, truth, holders, feed, tune, workloads, learning, scale, jobs, resumes "
+            "or faults."
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu, cuda, or all that are here.")] = "all",
@@ -348,7 +349,7 @@ def bench(
             "--only",
             help="feed: only disk, npy, torch, images, volume, sql, s3; "
             "on cuda vram, ram, window, images, disk; tune: a case; "
-            "workloads: sar, imagenet, vesuvius, heimdall; "
+            "workloads and learning: sar, imagenet, vesuvius, heimdall; "
             "scale: a case; jobs: a store; faults: a row; repeatable.",
         ),
     ] = None,

@@ -13,6 +13,7 @@ from stoker.doctor.examination import Diagnosis
 from stoker.doctor.method import Stretch
 from stoker.doctor.verdict import reach
 from stoker.errors import UsageError
+from stoker.scratch import Guards
 from stoker.tune import finding
 from stoker.tune.meaning import Probe
 from stoker.tune.observed import trial_of
@@ -141,3 +142,23 @@ def test_a_change_may_take_longer_to_start_than_the_script_does(
     for settings in ({}, {"num_workers": 2}):
         hold(settings, tmp_path / "trial", 100.0)
     assert given == [None, 120.0]
+
+
+@pytest.mark.parametrize(("share", "given"), [(None, 0.95), (0.4, 0.95), (0.96, 0.98), (0.99, 1.0)])
+def test_a_change_leaves_some_of_the_card_or_what_the_script_leaves(
+    share: float | None, given: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script as it is has no limit: it runs beside others without us too."""
+    plain = trial_of(diagnosis(tmp_path, observed=(100.1, 104.0)))
+    assert plain is not None
+    limits: list[float | None] = []
+
+    def held(command: Any, settings: Any, *, guards: Guards, **how: Any) -> Trial:
+        limits.append(guards.vram_fraction)
+        return replace(plain, vram_share=share)
+
+    monkeypatch.setattr(finding, "hold", held)
+    hold = finding._hold(["train.py"], None, 1)
+    for settings in ({}, {"num_workers": 2}):
+        hold(settings, tmp_path / "trial", 100.0)
+    assert limits == [None, pytest.approx(given)]

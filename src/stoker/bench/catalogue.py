@@ -18,6 +18,7 @@ BENCHES = {
     "feed": "stoker.bench.feed",
     "tune": "stoker.bench.tune",
     "workloads": "stoker.bench.workloads",
+    "learning": "stoker.bench.learning",
     "scale": "stoker.bench.scale",
     "jobs": "stoker.bench.jobs",
     "resumes": "stoker.bench.resumes",

@@ -35,8 +35,6 @@ from stoker.watch.record import write_whole
 
 SHARE = 0.97
 MOST_TRIALS = 12
-# How often the best points are measured again.
-_TURNS = 5
 _TRIAL_SECONDS = 3.0
 # For a process beyond what it is thought to take.
 _PATIENCE = 240.0
@@ -175,7 +173,7 @@ def contend(contest: Contest, work: _Work) -> dict[str, Any]:
     again |= {f"grid {at}": one for at, (one, _) in enumerate(best)}
     turns = [
         (name, work.point(settings, turn))
-        for turn in range(1, _TURNS + 1)
+        for turn in range(1, contest.turns + 1)
         for name, settings in again.items()
     ]
     rates = {

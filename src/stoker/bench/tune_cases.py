@@ -12,8 +12,8 @@ Settings = Mapping[str, Any]
 class Contest:
     """A case of the ward, the points of its grid, and the kinds and seconds that the search is given.
 
-    Of the points the `best` are measured again beside what the search found. `finder` is the option of one
-    that looks for less than all.
+    Of the points the `best` are measured again beside what the search found, in so many turns. `finder` is
+    the option of one that looks for less than all.
     """
 
     case: str
@@ -22,6 +22,7 @@ class Contest:
     allow: tuple[str, ...] = ()
     budget: float = 200.0
     best: int = 2
+    turns: int = 5
 
 
 def crossed(**values: Sequence[Any]) -> tuple[Settings, ...]:
@@ -68,7 +69,8 @@ _OF_LOADERS = (
         for case, workers in _OF_WORKERS.items()
     ),
 )
-# Of each part of a device: computing, copying, and a loader that a small network waits for.
+# Of each part of a device: computing, copying, and a loader that a small network waits for. Rates of a card
+# differ less from run to run than those of few cores.
 _OF_DEVICES = (
     Contest(
         case="slow-precision-scenes",
@@ -77,6 +79,7 @@ _OF_DEVICES = (
         ),
         allow=("numerics",),
         budget=330.0,  # of six candidates one is compiled
+        turns=3,
     ),
     Contest(
         case="pageable-copy-rails",
@@ -85,6 +88,7 @@ _OF_DEVICES = (
             *crossed(num_workers=(6, 12), prefetch_factor=(4,), pin_memory=(True,)),
             *crossed(feed=("vram", "ram"), pin_memory=(None, True)),
         ),
+        turns=3,
     ),
     Contest(
         case="tiny-batch-patches",
@@ -92,6 +96,7 @@ _OF_DEVICES = (
             *crossed(num_workers=(1, 2, 4, 8, 12), prefetch_factor=(1, 2, 4)),
             *crossed(feed=("vram",)),
         ),
+        turns=3,
     ),
 )
 CONTESTS: Mapping[str, tuple[Contest, ...]] = {"cpu": _OF_LOADERS, "cuda": _OF_DEVICES}

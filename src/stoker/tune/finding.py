@@ -22,7 +22,7 @@ from stoker.tune.meaning import Probe, take
 from stoker.tune.observed import trial_of
 from stoker.tune.ranks import refuse_spawned
 from stoker.tune.search import Finds, Search
-from stoker.tune.trial import IDLE_SECONDS, Trial, hold
+from stoker.tune.trial import IDLE_SECONDS, VRAM_SHARE, Trial, hold
 from stoker.tune.tuned import Tried, Tuned
 from stoker.tune.tuner import Tuner
 from stoker.watch.record import new_name
@@ -42,6 +42,8 @@ _SMALL_BUDGET = 90.0
 _STARTS = 3.0
 # For what was begun at a budget's end.
 _LEAST_SECONDS = 5.0
+# Of the card, beyond what the script as it is takes there: two runs of it do not reserve the same.
+_VRAM_SLACK = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +190,13 @@ def ceiling_of(told: Diagnosis) -> float | None:
 def _hold(
     command: Sequence[str], observed: Trial | None, ranks: int, offline: bool = False
 ) -> Callable[[Mapping[str, Any], Path, float], Trial]:
-    """Trials of a script; the first one as it is may be `observed` already."""
+    """Trials of a script; the first one as it is may be `observed` already.
+
+    With a change it may have what leaves some of the card to others, or what it has as it is.
+    """
     known = [] if observed is None else [observed]
     starts: list[float] = []
+    shares: list[float] = []
 
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
         if known and not settings:
@@ -206,15 +212,22 @@ def _hold(
             seconds=seconds,
             most=most,
             start=start,
-            guards=Guards(),
+            guards=Guards(vram_fraction=_vram_for(shares) if settings else None),
             ranks=ranks,
             offline=offline,
         )
         if not settings and trial.first is not None:
             starts.append(trial.first)
+        if not settings and trial.vram_share is not None:
+            shares.append(trial.vram_share)
         return trial
 
     return held
+
+
+def _vram_for(shares: Sequence[float]) -> float:
+    """Of the card, what a trial may have, by what those of the script as it is had."""
+    return min(1.0, max(VRAM_SHARE, *(share + _VRAM_SLACK for share in shares), 0.0))
 
 
 def _digest(script: Path) -> str | None:

@@ -189,4 +189,5 @@ def _trial(told: Mapping[str, Any]) -> Trial:
         told=tuple(told["told"]),
         record=None if told["record"] is None else Path(told["record"]),
         host=told.get("host"),
+        vram_share=told.get("vram_share"),
     )

@@ -48,6 +48,8 @@ class _Measuring:
         # When the samples of all ranks began to count, and how many steps were made by then.
         self._warm, self._warm_steps = 0.0, 0
         self._looked = time.monotonic()
+        # Of the card, the most until then.
+        self._share: float | None = None
 
     def install(self) -> None:
         """Into every optimizer's step."""
@@ -70,6 +72,7 @@ class _Measuring:
         if not self._ready and self._made >= WARM_STEPS and settled():
             self._ready = True
             self._agreement.be_ready()
+            self._share = _share()
             _forget_peaks()
         if self._is_time_to_look() and (retries := _retries()) > _MOST_RETRIES:
             self._child.report("thrash", retries=retries)
@@ -102,7 +105,8 @@ class _Measuring:
 
     def _end(self, *, at_once: bool = False) -> None:
         self._session.finish("done")
-        self._child.report("measured", told=changes.told(self._argument["settings"]), **_peaks())
+        told, share = changes.told(self._argument["settings"]), max(self._share or 0.0, _share() or 0.0)
+        self._child.report("measured", told=told, vram_share=share or None, **_peaks())
         if at_once:
             self._child.end(self._made)
         self._agreement.leave(self._made)
@@ -116,6 +120,13 @@ def _forget_peaks() -> None:
 def _peaks() -> dict[str, Any]:
     """The most that was reserved on the card since the first steps; None without one."""
     return {"vram": torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None}
+
+
+def _share() -> float | None:
+    """Of the card's memory, the most that was reserved since it was last forgotten; None without one."""
+    if not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.max_memory_reserved() / torch.cuda.get_device_properties().total_memory
 
 
 def _retries() -> int:

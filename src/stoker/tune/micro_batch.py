@@ -20,14 +20,13 @@ from stoker.tune.meaning import Meaning, Probe, has_batch_norm, judge, take
 from stoker.tune.micro_found import MicroBatch
 from stoker.tune.micro_proof import LEAST_RUNS, check, prove
 from stoker.tune.micro_trial import IDLE_SECONDS, MicroTrial, hold
+from stoker.tune.trial import VRAM_SHARE
 
 # A batch larger than any: the first trial is of the script's own, whole.
 _WHOLE = 1 << 24
 # Rates nearer than this are alike, and the smaller part, which needs less memory, is taken.
 _ALIKE = 0.02
 _MOST_TRIALS = 12
-# Of the card: a size that fits to the last byte does not fit for long, with fragments, or samples that vary.
-_VRAM = 0.95
 _PROBED_UPDATES = 3
 # What comes after the search: runs of the fastest and the whole in turn, and probes, which take no longer.
 _PROOF, _PROBES = 2 * LEAST_RUNS, 3
@@ -60,7 +59,7 @@ def find_micro_batch(
     BatchNorm too, where they do not. A trial is of `seconds`, by the budget where they are None.
     """
     clock = _Clock(deadline=time.monotonic() + budget)
-    limits = guards or Guards(vram_fraction=_VRAM)
+    limits = guards or Guards(vram_fraction=VRAM_SHARE)
     least, most = _TRIAL_SECONDS
     each = min(most, max(least, budget * _TRIAL_SHARE)) if seconds is None else seconds
     with tempfile.TemporaryDirectory(prefix="stoker-") as home:

@@ -18,6 +18,8 @@ from stoker.watch import Record
 _HOOK = "stoker.tune.measure:prepare"
 # Without a step for so long, a trial hangs.
 IDLE_SECONDS = 60.0
+# Of the card: a size that fits to the last byte does not fit for long, with fragments, or samples that vary.
+VRAM_SHARE = 0.95
 # measured: it has a rate. stopped: a guard did that. failed: the script's own error, or a setting's that it
 # cannot run with. crashed: by a signal. hung: no step for long. short: it ended, or its time did, before a
 # stretch was whole. thrashed: the card's memory was full again and again.
@@ -28,7 +30,8 @@ Outcome = Literal["measured", "stopped", "failed", "crashed", "hung", "short", "
 class Trial:
     """What came of one. `first`: seconds to the end of its first step (imports, cold files, compiling).
 
-    `host`: the machine that it ran on; rates are compared within one. None: not known.
+    `vram` is the most that was reserved after the first steps, `vram_share` of the card at any time. `host`:
+    the machine that it ran on; rates are compared within one. None: not known.
     """
 
     settings: Mapping[str, Any]
@@ -41,6 +44,7 @@ class Trial:
     told: tuple[str, ...]
     record: Path | None
     host: str | None = None
+    vram_share: float | None = None
 
     @property
     def rate(self) -> float | None:
@@ -62,6 +66,7 @@ class Trial:
             "first": self.first,
             "seconds": self.seconds,
             "vram": self.vram,
+            "vram_share": self.vram_share,
             "told": list(self.told),
             "record": None if self.record is None else str(self.record),
             "host": self.host,
@@ -113,6 +118,7 @@ def read(settings: Mapping[str, Any], result: Result, record: Path, ranks: int =
     told = {message.kind: message for message in result.messages}
     measured = [message.body for message in result.messages if message.kind == "measured"]
     taken = [body["vram"] for body in measured if body["vram"] is not None]
+    shares = [body["vram_share"] for body in measured if body["vram_share"] is not None]
     found = None
     if "warm" in told and result.outcome in ("done", "ended-early", "timed-out"):
         found = _rates(record, told["warm"].body["steps"], ranks)
@@ -130,6 +136,7 @@ def read(settings: Mapping[str, Any], result: Result, record: Path, ranks: int =
         told=tuple(dict.fromkeys(line for body in measured for line in body["told"])),  # ranks say the same
         record=record if (record / "run.json").exists() else None,
         host=gethostname(),
+        vram_share=max(shares, default=None),
     )
 
 
