@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
@@ -20,7 +21,7 @@ from stoker.bench.faults.judge import OUTCOMES, Seen, judge
 from stoker.bench.faults.row import Row
 from stoker.bench.faults.scene import Fell, Scene
 from stoker.bench.faults.services import Services
-from stoker.bench.result import Result, commit_here, versions_here
+from stoker.bench.result import Result, commit_here, hardware_word, versions_here
 from stoker.errors import BenchFailed, StokerError, UsageError
 from stoker.ward import needs
 from stoker.watch.record import write_whole
@@ -44,7 +45,7 @@ def measure(options: Options) -> Iterator[Result]:
     runs += [{"row": name, "not_run": why} for name, why in lacks.items()]
     yield Result(
         bench="faults",
-        hardware="cpu",
+        hardware=hardware_word("cuda" if torch.cuda.is_available() and options.device != "cpu" else "cpu"),
         figures=figures_of(runs),
         runs=runs,
         versions=versions_here(cores=str(len(os.sched_getaffinity(0)))),
