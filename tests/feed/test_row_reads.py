@@ -12,6 +12,7 @@ from feed.disk_tiers import GB, check_all, make_cold, tier_over
 from feed.numbered import Numbered
 from stoker.facts import host
 from stoker.facts.values import Host
+from stoker.feed.tiers import row_reads
 from stoker.feed.tiers.direct_queue import DirectQueue
 from stoker.feed.tiers.page_cache import PageCache
 from stoker.feed.tiers.row_reads import RowReads
@@ -36,11 +37,20 @@ def no_bytes(self: DirectQueue, offsets: Any, *given: Any) -> Any:
 @pytest.mark.parametrize("held", ["all", "none", "some"])
 @pytest.mark.parametrize("queue", ["", "none", "full", "fails"])
 @pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("askers", [1, 3])
 def test_each_row_comes_its_own_way_and_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int, held: str, queue: str, fits: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    numbers: int,
+    held: str,
+    queue: str,
+    fits: bool,
+    askers: int,
 ) -> None:
     """What the page cache holds, what it does not, batches of both, and a system without a queue of reads."""
     monkeypatch.setattr(RowReads, "_fits", lambda self: fits)
+    monkeypatch.setattr(row_reads, "_ASKERS", askers)
+    monkeypatch.setattr(row_reads, "_LEAST_ASKED", 5)
     shares = {"all": lambda rows: rows >= 0, "none": lambda rows: rows < 0, "some": lambda rows: rows % 3 > 0}
     monkeypatch.setattr(PageCache, "held", lambda self, rows: shares[held](rows))
     if queue:
@@ -55,7 +65,8 @@ def test_each_row_comes_its_own_way_and_is_the_same(
 
 @pytest.fixture
 def past(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each batch reads past the page cache, of those that do."""
+    """How many rows each batch reads past the page cache, of those that do, by one thread."""
+    monkeypatch.setattr(row_reads, "_ASKERS", 1)
     counts: list[int] = []
     whole = DirectQueue.read
 

@@ -40,6 +40,7 @@ def share(gib: float) -> float:
 
 
 def script(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
     path = folder / "train.py"
     path.write_text(textwrap.dedent(SCRIPT))
     return str(path)
@@ -83,7 +84,7 @@ def test_memory_that_is_full_again_and_again_is_told(tmp_path: Path) -> None:
 def test_a_part_of_a_batch_that_fits_is_found(tmp_path: Path) -> None:
     """After one that does not: what is answered ran, and so did nothing larger."""
     guards = Guards(vram_fraction=share(8))
-    found = find_micro_batch([script(tmp_path), "256", "0"], seconds=0.3, budget=120, guards=guards)
+    found = find_micro_batch([script(tmp_path), "256", "0"], seconds=0.3, budget=150, guards=guards)
     assert found.trials[0].outcome == "too large"
     assert found.size is not None
     assert {one.outcome for one in found.trials if one.size == found.size} == {"ran"}

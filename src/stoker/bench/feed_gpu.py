@@ -15,6 +15,7 @@ from stoker.bench.children import say
 from stoker.bench.contest import LEAST_TURNS
 from stoker.bench.peers import Peer, find_peer
 from stoker.errors import BenchFailed
+from stoker.feed.choice import KEPT_SHARE
 from stoker.feed.feed import Feed
 from stoker.feed.sources.base import Indices, Source
 
@@ -130,12 +131,14 @@ def measure_window(seconds: float) -> Runs:
         with closing(_feed(source, _RAM_BATCH, "ram")) as ram:
             _check_epoch(ram, len(source))
             free, _ = torch.cuda.mem_get_info(_GPU)
-            room = free + torch.cuda.memory_reserved(_GPU)
+            # What torch has set aside is the model's, but for the samples that the first feed holds.
+            room = free + torch.cuda.memory_reserved(_GPU) - whole
             # A tenth of what is left beside the model is never used: see `choice`.
-            half = _feed(source, _RAM_BATCH, "window", reserve=room - int(whole / 2 / 0.9))
+            half = _feed(source, _RAM_BATCH, "window", reserve=room - int(whole / 2 / (1 - KEPT_SHARE)))
             with closing(half) as window:
                 _check_epoch(window, len(source))
-                say(window.why)
+                if window.tier != "window":
+                    raise BenchFailed(f"half of the samples should stay on the device: {window.why}")
                 turns: dict[str, Turn] = {
                     "vram": lambda: _train(step, vram, size),
                     "window": lambda: _train(step, window, size),

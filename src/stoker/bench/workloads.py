@@ -25,22 +25,25 @@ later epochs. `_fill_s` is what that took, opening the feed included, without th
 On a CPU the systems are as small as they can be and nothing is compiled: it shows that all of it works.
 
 A part that was measured leaves a file in `--state`, and is not measured again at the same commit; the result
-has all that lie there. `--stop-after` ends all of it after so many seconds, also amid a part, which is then
-not measured.
+has all that lie there, and of the newest result before it the other parts. `--stop-after` ends all of it
+after so many seconds, also amid a part, which is then not measured.
 """
 
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from stoker.bench import joined
 from stoker.bench.catalogue import Options
 from stoker.bench.children import run_child, say
-from stoker.bench.result import Result, commit_here, hardware_word, versions_here
+from stoker.bench.result import Origin, Result, commit_here, hardware_word, versions_here
 from stoker.bench.workloads_figures import figures_of
 from stoker.bench.workloads_page import page as page
 from stoker.errors import BenchFailed, UsageError
@@ -78,11 +81,22 @@ def measure(options: Options) -> Iterator[Result]:
             runs=runs,
             versions=versions_here(),
             commit=commit,
+            parts={run["part"]: _origin(commit) for run in runs},
         )
     if left:
         raise BenchFailed(
             f"not measured: {'; '.join(left)}. Run it again with --state {state}, where it goes on"
         )
+
+
+def join(new: Result, old: Result) -> Result:
+    """With the parts that the old one has alone."""
+    whole = joined.join(new, old, figures_of)
+    return replace(whole, runs=sorted(whole.runs, key=lambda run: PARTS.index(run["part"])))
+
+
+def _origin(commit: str | None) -> Origin:
+    return Origin(date=date.today().isoformat(), commit=commit, versions=versions_here())
 
 
 def _measure_part(
