@@ -80,3 +80,24 @@ def test_a_run_of_one_part_keeps_the_others(tmp_path: Path, monkeypatch: pytest.
     ((path, written),) = run("feed", Options(parts=["ram"]), tmp_path)
     assert path.name == "feed_cpu_2026-03-04.json"
     assert written == read_result(path) == feed.join(NEW, OLD)
+
+
+def test_rows_of_another_name_are_joined_by_it_and_most_of_them_are_the_others() -> None:
+    """Seventy names would tell less than that."""
+    names = [f"row{number}" for number in range(10)]
+    old = Result(
+        bench="faults", hardware="cpu", date="2026-03-01", commit="a" * 12, versions={"torch": "2"},
+        figures={}, runs=[{"row": name, "outcome": "lost"} for name in names],
+    )  # fmt: skip
+    again = Origin(date="2026-03-02", commit="b" * 12, versions={"torch": "2"})
+    new = replace(
+        old,
+        date="2026-03-02",
+        commit="b" * 12,
+        parts={"row3": again},
+        runs=[{"row": "row3", "outcome": "held"}],
+    )
+    found = join(new, old, lambda runs: {"runs": float(len(runs))}, key="row")
+    assert [run["outcome"] for run in found.runs if run["row"] == "row3"] == ["held"]
+    assert len(found.runs) == 10
+    assert found.commit == f"{'b' * 12} on 2026-03-02 (row3), {'a' * 12} on 2026-03-01 (the others)"

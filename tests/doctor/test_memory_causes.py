@@ -72,6 +72,8 @@ GROWS = Memory(growing=100.0 * MB, held=900 * MB)
         (run(ending=KILL), "ram-pressure"),
         (run(step=inf, shares={}, steps=0, compute=None, making={}, process={}, ending=KILL), "ram-pressure"),
         (run(ending=GUARD, memory=GROWS), "ram-pressure"),
+        # It filled its group so soon that nobody saw it grow.
+        (run(ending=GUARD), "ram-pressure"),
         # Stopped by the diagnosis itself, in a small container that it does not fill.
         (run(ending=GUARD, memory=replace(GROWS, growing=0.0)), "healthy"),
         (run(**WAITS, memory=PRESSED), "ram-pressure"),

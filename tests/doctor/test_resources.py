@@ -137,3 +137,12 @@ def test_threads_of_a_worker_are_those_beside_its_own_two() -> None:
     assert threads.switches == 100.0
     assert threads.system == pytest.approx(0.1)
     assert read_threads(lines, None) is None
+
+
+def test_growth_is_not_known_of_processes_that_have_just_come() -> None:
+    """A worker that was there in the last second alone grew by all that it has: since when, nobody saw."""
+    lines = [line(0.0), line(1.0), line(2.0, FIRST)]
+    for seen, growing in ((lines, None), ([*lines, line(3.0, FIRST)], 0.0)):
+        memory = read_memory(seen)
+        assert memory is not None
+        assert memory.growing == growing

@@ -102,6 +102,25 @@ def test_samples_are_read_again_where_they_were_read(tmp_path: Path, workers: in
     assert "reread" not in told["missing"]
 
 
+def test_of_batches_that_take_too_long_a_part_is_read_and_counted_as_whole(tmp_path: Path) -> None:
+    """One sample of four: what an object store at 75 ms a sample leaves time for, of batches of 256."""
+    seen: list[int] = []
+
+    def noting(data: Blocks, index: int) -> bytes:
+        seen.append(index)
+        time.sleep(0.002)
+        return by_path(data, index)
+
+    told = probe_storage(iterator_of(Blocks(tmp_path, noting)), INDICES, None, 0.1, made=0.16)
+    found, stub = read_reread(told), read_stub(told)
+    assert found is not None and stub is not None
+    assert {index % 4 for index in seen} == {0}
+    assert found.again.batches > 1
+    assert found.again.asked == pytest.approx(4 * SIZE, rel=0.1)
+    assert found.again.seconds > 4 * 0.002
+    assert stub.nothing > 4 * 0.002
+
+
 def by_chance(data: Blocks, index: int) -> bytes:
     return torch.randint(256, (SIZE,), dtype=torch.uint8).numpy().tobytes()
 

@@ -6,16 +6,18 @@ from typing import Any
 
 from stoker.bench.result import Origin, Result
 
+# Of more parts than this the names are left out, where they are most of all.
+_MANY = 8
 Figures = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]]
 
 
-def join(new: Result, old: Result, figures_of: Figures) -> Result:
-    """The new result, and those parts of the old one that it has not measured."""
-    kept = {part: one for part, one in origins_of(old).items() if part not in new.parts}
+def join(new: Result, old: Result, figures_of: Figures, *, key: str = "part") -> Result:
+    """The new result, and those parts of the old one that it has not measured; a run names its by the key."""
+    kept = {part: one for part, one in origins_of(old, key).items() if part not in new.parts}
     if not kept:
         return new
     parts = {**kept, **new.parts}
-    runs = [*(run for run in old.runs if run.get("part") in kept), *new.runs]
+    runs = [*(run for run in old.runs if run.get(key) in kept), *new.runs]
     return replace(
         new,
         parts=parts,
@@ -26,11 +28,11 @@ def join(new: Result, old: Result, figures_of: Figures) -> Result:
     )
 
 
-def origins_of(result: Result) -> Mapping[str, Origin]:
+def origins_of(result: Result, key: str = "part") -> Mapping[str, Origin]:
     """Of each part that was measured, when, at which commit and with what."""
     if result.parts:
         return result.parts
-    measured = [run["part"] for run in result.runs if "part" in run and run.get("how") != "skipped"]
+    measured = [run[key] for run in result.runs if key in run and run.get("how") != "skipped"]
     whole = Origin(date=result.date, commit=result.commit, versions=result.versions)
     return dict.fromkeys(measured, whole)
 
@@ -54,10 +56,14 @@ def versions_of(parts: Mapping[str, Origin]) -> dict[str, str]:
 
 
 def _grouped(told: Mapping[str, str]) -> str:
-    """The one text, or each with its parts in brackets."""
+    """The one text, or each with its parts in brackets; those of most may be the others."""
     parts: dict[str, list[str]] = {}
     for part, text in told.items():
         parts.setdefault(text, []).append(part)
     if len(parts) == 1:
         return next(iter(parts))
+    most = max(parts, key=lambda text: len(parts[text]))
+    if len(parts[most]) > _MANY:
+        parts[most] = ["the others"]
+        parts = {**{text: names for text, names in parts.items() if text != most}, most: parts[most]}
     return ", ".join(f"{text} ({', '.join(names)})" for text, names in parts.items())

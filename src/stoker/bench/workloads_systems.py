@@ -196,7 +196,7 @@ class Imagenet(System):
         if not delayed:
             yield self._note(*words, cycle=workers)
             return
-        with _serving(self.folder / TRAIN, self.delay_ms) as address:
+        with serving(self.folder / TRAIN, self.delay_ms) as address:
             yield self._note(*words, "--store", address, cycle=workers)
 
     def task(self, batch: int) -> ImagenetTask:
@@ -351,7 +351,7 @@ SYSTEMS: dict[str, type[System]] = {one.name: one for one in (Sar, Imagenet, Ves
 
 
 @contextlib.contextmanager
-def _serving(folder: Path, delay_ms: float) -> Iterator[str]:
+def serving(folder: Path, delay_ms: float) -> Iterator[str]:
     """A store of these files; its address."""
     store = subprocess.Popen(
         [sys.executable, str(NOTES / "store.py"), str(folder), str(delay_ms)],

@@ -287,8 +287,10 @@ def read(
     workers = (drawn[1].workers or 0) if drawn is not None else 0
     making, epochs = Making(), Epochs(None if drawn is None else drawn[1].length)
     made: deque[float] = deque(maxlen=_MOST_BATCHES)
+    # Those that workers have taken too long over to have begun one since are all that there is.
+    since = began if any(_within(batch.t, began, ended) for batch in rank.batches()) else None
     for batch in rank.batches():
-        if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, began, ended):
+        if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, since, ended):
             making.add(batch)
             epochs.add(batch)
             made.append(batch.read + batch.transform + batch.collate + (batch.queued or 0.0))

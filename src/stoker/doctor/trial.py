@@ -57,6 +57,10 @@ _EPOCHS = 4
 _FEW_BY_SEVERAL = 0.1
 # The share of a step that held batches must save for the data to be read again.
 _WORTH_PROBING = 0.05
+# A loop that held batches save this share of a step waits for its loader all along, whose rate is the loop's.
+_WAITS_ALWAYS = 0.9
+# Steps of a replay that count, should the epoch have no more, and seconds that are long for a batch.
+_LEAST_REPLAYED, _LONG_BATCH = 8, 2.5
 _NO_LOADER = "no DataLoader was drawn from"
 
 
@@ -155,6 +159,7 @@ class Trial:
         self._samples = 0
         self._iterator: Any = None
         self._paces: dict[str, float] = {}
+        self._observed = (0, 0.0)  # steps, and seconds
         self._handed = 0
         self._drained: list[float] = []
         self._over = False
@@ -214,11 +219,9 @@ class Trial:
         if self._handed and self._is_at_length(iterator):
             raise StopIteration
         batch = self._draw(iterator)
-        if self._part == "hold":
+        if self._part == "hold" or self._is_observed_long:
             self._held.keep(batch)
-            if self._held.full:
-                self._begin("replay" if self._parts.replay_steps else "drain")
-                self._replay_began = time.time()
+            self._begin_replay()
         return batch
 
     def _stepped(self) -> None:
@@ -250,6 +253,17 @@ class Trial:
         self._part, self._began = part, time.perf_counter()
         self._updates = self._draws = self._by_several = 0
 
+    def _begin_replay(self) -> None:
+        """Once enough batches are held, and no more is observed."""
+        if self._part == "hold" and self._held.full:
+            self._begin("replay" if self._parts.replay_steps else "drain")
+            self._replay_began = time.time()
+
+    @property
+    def _is_observed_long(self) -> bool:
+        """Batches come seldom, and the next ones may come too late to be held."""
+        return self._part == "observe" and time.perf_counter() - self._began >= self._parts.observe_most
+
     def _is_over(self, now: float) -> bool:
         parts, lasted, made = self._parts, now - self._began, self._updates
         if self._part == "warm":
@@ -258,10 +272,14 @@ class Trial:
             # On a GPU more is asked afterwards, and steps are short there.
             least = parts.observe_seconds / (1 if self._session.observer.device is None else 2)
             enough = made >= parts.observe_steps and lasted >= least
-            return enough or lasted >= parts.observe_most
+            # Workers that take long over a batch end theirs together: of such a burst all count, or none.
+            whole = made % max(1, _workers_of(self._iterator)) == 0 or lasted >= 2 * parts.observe_most
+            return enough or (whole and lasted >= parts.observe_most)
         if self._part == "replay":
             enough = made >= parts.replay_steps and lasted >= parts.replay_seconds
-            return enough or lasted >= parts.replay_most
+            # In another epoch the loop would wait for its workers, who are at work on what nobody draws.
+            late = self._batch_takes > _LONG_BATCH and self._is_at_length(self._iterator, left=1)
+            return enough or (late and made >= _LEAST_REPLAYED) or lasted >= parts.replay_most
         if self._part == "look":
             enough = made >= parts.warm_steps and lasted >= parts.look_seconds
             return enough or lasted >= parts.look_most
@@ -278,6 +296,7 @@ class Trial:
                 self._emptied.calls = 0
             self._begin("observe")
         elif self._part == "observe":
+            self._observed = (self._updates, time.perf_counter() - self._began)
             self._work.stop()
             self._sharing.read(_pids(self._iterator))
             self._session.describe()  # should the run be ended by force
@@ -304,13 +323,18 @@ class Trial:
                 self._go_on("several loaders feed the steps: none of them is replayed or drained")
             else:
                 self._begin("hold")
+                self._begin_replay()
         elif self._part == "replay":
             self._child.report("replay", t=time.time(), began=self._replay_began)
             padding = share_of_padding(self._held.leaves())
             self._child.report(
                 "batch", bytes=self._held.nbytes(), padding=padding, dataset=samples_of(self._iterator)
             )
-            if self._parts.drain_seconds:
+            if self._parts.drain_seconds and self._is_drained_already:
+                self._drained = [self._observed[1] / self._observed[0]] * self._observed[0]
+                self._tell_drain()
+                self._go_on()
+            elif self._parts.drain_seconds:
                 self._begin("drain")
             elif self._parts.device:
                 self._go_on()
@@ -384,6 +408,18 @@ class Trial:
         alone = self._paces.get("replay")
         return alone is not None and 1 - alone / self._paces["observe"] >= _WORTH_PROBING
 
+    @property
+    def _batch_takes(self) -> float:
+        """Seconds, one worker or the loop itself, where the loop waits for it."""
+        return self._paces["observe"] * max(1, _workers_of(self._iterator))
+
+    @property
+    def _is_drained_already(self) -> bool:
+        """Whether the loop drew as fast as it can, while observed: what lies ready takes longer to draw."""
+        pace = self._paces["observe"]
+        waits = self._paces["replay"] <= (1 - _WAITS_ALWAYS) * pace
+        return waits and _in_queue(self._iterator) * pace > self._parts.drain_most
+
     def _probe_storage(self) -> None:
         """Where the loop waits for data, read some of it again. The last experiment: it ends the loader."""
         seconds = self._parts.storage_seconds
@@ -393,7 +429,8 @@ class Trial:
         loader = self._iterator._stoker_loader
         given = self._given.of(loader.id)
         method = loader.settings.get("start_method")
-        self._child.report("storage", **probe_storage(self._iterator, given, method, seconds))
+        found = probe_storage(self._iterator, given, method, seconds, made=self._batch_takes)
+        self._child.report("storage", **found)
 
     def _trains(self, loader: int) -> bool:
         """Whether it is the loader whose batches reach the steps; before that is known, any may be."""
@@ -405,9 +442,10 @@ class Trial:
             raise StopIteration
         self._handed += 1
 
-    def _is_at_length(self, iterator: Any) -> bool:
+    def _is_at_length(self, iterator: Any, *, left: int = 0) -> bool:
+        """Whether the epoch has no more than so many batches left."""
         length = length_of(iterator)  # None of an iterable dataset, or a sampler, that has none
-        return length is not None and bool(iterator._num_yielded + self._handed >= length)
+        return length is not None and bool(iterator._num_yielded + self._handed + left >= length)
 
     def _drain(self, iterator: Any) -> Any:
         """Draw without training; the last batch goes to the loop.
@@ -463,9 +501,13 @@ def _pids(iterator: Any) -> list[int]:
     return [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid is not None]
 
 
+def _workers_of(iterator: Any) -> int:
+    return int(getattr(iterator, "_num_workers", 0))
+
+
 def _in_queue(iterator: Any) -> int:
     """How many batches may lie ready: those are no measure of what the loader can do."""
-    workers = getattr(iterator, "_num_workers", 0)
+    workers = _workers_of(iterator)
     return workers * (getattr(iterator, "_prefetch_factor", None) or 0) + workers
 
 

@@ -6,7 +6,7 @@ broken off goes on (`--state`, `--stop-after`). What it came to is judged from w
 (`judge.py`): the work goes on, or ends with a clear error, and nothing is lost. `docs/faults.md` tells more.
 """
 
-from stoker.bench.faults.campaign import measure
+from stoker.bench.faults.campaign import join, measure
 from stoker.bench.faults.table import page
 
-__all__ = ["measure", "page"]
+__all__ = ["join", "measure", "page"]

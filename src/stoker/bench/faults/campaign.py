@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from stoker.bench import joined
 from stoker.bench.catalogue import Options
 from stoker.bench.children import say
 from stoker.bench.faults.disks import take_own_mounts
@@ -21,7 +23,7 @@ from stoker.bench.faults.judge import OUTCOMES, Seen, judge
 from stoker.bench.faults.row import Row
 from stoker.bench.faults.scene import Fell, Scene
 from stoker.bench.faults.services import Services
-from stoker.bench.result import Result, commit_here, hardware_word, versions_here
+from stoker.bench.result import Origin, Result, commit_here, hardware_word, versions_here
 from stoker.errors import BenchFailed, StokerError, UsageError
 from stoker.ward import needs
 from stoker.watch.record import write_whole
@@ -43,19 +45,26 @@ def measure(options: Options) -> Iterator[Result]:
     open_rows = _try_all([row for row in rows if row.name not in lacks], folder, end)
     runs = [run for row in rows for run in kept(row, folder)]
     runs += [{"row": name, "not_run": why} for name, why in lacks.items()]
+    here = versions_here(cores=str(len(os.sched_getaffinity(0))))
     yield Result(
         bench="faults",
         hardware=hardware_word("cuda" if torch.cuda.is_available() and options.device != "cpu" else "cpu"),
         figures=figures_of(runs),
         runs=runs,
-        versions=versions_here(cores=str(len(os.sched_getaffinity(0)))),
+        versions=here,
         commit=commit,
+        parts={row.name: Origin(date=date.today().isoformat(), commit=commit, versions=here) for row in rows},
     )
     if open_rows:
         raise BenchFailed(
             f"not tried as often as it should be: {', '.join(open_rows)}. What to do: run it again with "
             f"--state {state}, where it goes on"
         )
+
+
+def join(new: Result, old: Result) -> Result:
+    """With the rows that the old one has alone."""
+    return joined.join(new, old, figures_of, key="row")
 
 
 def chosen(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:

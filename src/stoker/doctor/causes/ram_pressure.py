@@ -27,10 +27,11 @@ def judge(run: Evidence) -> Judgement:
     """By kills and pages that were pushed out and needed again, beside the limit of the memory group."""
     memory, ending = run.memory, run.ending
     if ending is not None and ending.lacked == "memory":
-        if ending.held and not _fills(memory):
+        fills = _fills(memory) if ending.held else True
+        if fills is False:
             return None  # the diagnosis kept more free than the script needs
         told = (ending.why, *_words(memory))
-        return Found(share=None, certainty=0.98 if ending.sure else 0.6, evidence=told)
+        return Found(share=None, certainty=0.98 if ending.sure and fills else 0.6, evidence=told)
     if memory is None or memory.came_back is None or (memory.filled is None and memory.stalled is None):
         return None
     again = memory.came_back / memory.read if memory.read else 0.0
@@ -47,10 +48,10 @@ def judge(run: Evidence) -> Judgement:
     return Found(share=run.lost, certainty=0.95, evidence=told)
 
 
-def _fills(memory: Memory | None) -> bool:
-    """Whether the process and its workers were growing when they were stopped."""
+def _fills(memory: Memory | None) -> bool | None:
+    """Whether the process and its workers were growing when they were stopped; None where nobody saw."""
     if memory is None or memory.growing is None or not memory.held:
-        return False
+        return None
     return memory.growing * _SOON > 0.1 * memory.held
 
 

@@ -13,24 +13,51 @@ _PASSES = ("again", "warm", "cold")
 _STUBS = ("nothing", "reads", "samples")
 # Times what the passes are given: a batch that takes long is made to its end.
 _PATIENCE = 2.5
+# Of what the passes are given, what a part of a batch may take that would take longer than all of it.
+_PART = 0.4
 
 
 def probe_storage(
-    iterator: Any, indices: Sequence[Any], start_method: str | None, seconds: float
+    iterator: Any,
+    indices: Sequence[Any],
+    start_method: str | None,
+    seconds: float,
+    *,
+    made: float | None = None,
 ) -> dict[str, Any]:
-    """Both experiments on indices that were handed out, so many seconds each; the loader is ended."""
+    """Both experiments on indices that were handed out, so many seconds each; the loader is ended.
+
+    A worker took `made` seconds for a batch: of one that takes too long a part is made, and counted as whole.
+    """
     why = why_not(iterator, indices)
     if why is not None:
         return {"missing": {"reread": why, "stub": why}}
     end_workers(iterator)
     most = 2 * seconds * _PATIENCE
+    times = 1.0
+    if iterator._auto_collation and made is not None and made > seconds:
+        indices, times = _parts_of(indices, _PART * seconds / made)
     found = hold(Maker(iterator, indices, most), partial(_both, seconds=seconds), start_method, most)
     return {
-        "passes": {name: found[name] for name in _PASSES if name in found},
+        "passes": {name: _scaled(found[name], times) for name in _PASSES if name in found},
         "held": found.get("held"),
         "unkept": found.get("unkept"),
-        "stub": {name: found[name] for name in _STUBS if name in found},
+        "stub": {name: found[name] * times for name in _STUBS if name in found},
         "missing": _missing(found),
+    }
+
+
+def _parts_of(indices: Sequence[Any], share: float) -> tuple[list[Any], float]:
+    """Of each batch the first samples, and how many times as many it has."""
+    whole = max(map(len, indices))
+    count = max(1, int(whole * share))
+    return [index[:count] for index in indices], whole / count
+
+
+def _scaled(told: dict[str, Any], times: float) -> dict[str, Any]:
+    """A pass over parts of batches, as one over whole ones."""
+    return {
+        name: value if name == "batches" or value is None else value * times for name, value in told.items()
     }
 
 
