@@ -410,8 +410,8 @@ class Trial:
 
     @property
     def _batch_takes(self) -> float:
-        """Seconds, one worker or the loop itself, where the loop waits for it."""
-        return self._paces["observe"] * max(1, _workers_of(self._iterator))
+        """Seconds, one worker or the loop itself, where the loop waits for it; 0 where no pace was taken."""
+        return self._paces.get("observe", 0.0) * max(1, _workers_of(self._iterator))
 
     @property
     def _is_drained_already(self) -> bool:
