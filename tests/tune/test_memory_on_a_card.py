@@ -13,7 +13,7 @@ from stoker.tune import find_micro_batch
 from stoker.tune.trial import Trial, hold
 
 pytestmark = pytest.mark.gpu
-# A sample of 1 MiB takes some 65 on the card, until its gradients are there.
+# A sample of 1 MiB takes some 250 on the card, until its gradients are there.
 SCRIPT = """
     import sys, torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -21,7 +21,7 @@ SCRIPT = """
     batch, growing = int(sys.argv[1]), float(sys.argv[2])
     data = TensorDataset(torch.rand(512, 1 << 18))
     weight = torch.nn.Parameter(torch.rand(1, 64, 1, device="cuda"))
-    optimizer = torch.optim.SGD([weight], lr=1e-9)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
     for epoch in range(1000):
         for (x,) in DataLoader(data, batch_size=batch):
             optimizer.zero_grad()
@@ -31,12 +31,11 @@ SCRIPT = """
                 torch.empty(int(growing * 2**30), dtype=torch.uint8, device="cuda")
             optimizer.step()
 """
-CARD = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 1
 
 
 def share(gib: float) -> float:
     """Of the card."""
-    return gib * 2**30 / CARD
+    return gib * 2**30 / torch.cuda.get_device_properties(0).total_memory
 
 
 def script(folder: Path) -> str:
@@ -82,7 +81,7 @@ def test_memory_that_is_full_again_and_again_is_told(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_batch_that_fits_is_found(tmp_path: Path) -> None:
-    """After one that does not: what is answered ran, and so did nothing larger."""
+    """After one that does not: what is answered ran, and makes the weights that larger parts make."""
     guards = Guards(vram_fraction=share(8))
     found = find_micro_batch([script(tmp_path), "256", "0"], seconds=0.3, budget=150, guards=guards)
     assert found.trials[0].outcome == "too large"

@@ -17,7 +17,10 @@ def join(new: Result, old: Result, figures_of: Figures, *, key: str = "part") ->
     if not kept:
         return new
     parts = {**kept, **new.parts}
-    runs = [*(run for run in old.runs if run.get(key) in kept), *new.runs]
+    runs = [
+        *(run for run in old.runs if run.get(key) in kept),
+        *(run for run in new.runs if run.get(key) not in kept),
+    ]
     return replace(
         new,
         parts=parts,

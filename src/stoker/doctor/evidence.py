@@ -4,7 +4,7 @@ What was not measured is None, and `missing` says why; no cause may rest on it, 
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import fmean, median
@@ -29,7 +29,7 @@ from stoker.doctor.steadiness import settled_step, spread_of
 from stoker.doctor.trends import growth_of, more_work_of, rare_stalls_of, stalls_of
 from stoker.scratch import Message
 from stoker.watch import Record, Step
-from stoker.watch.phases import PHASES
+from stoker.watch.phases import PHASES, Batch
 from stoker.watch.tally import Making
 
 _NOT_OF_THE_PROCESS = ("t", "draws", "updates", "compiled", "work", "padding", "loaders")
@@ -287,13 +287,17 @@ def read(
     workers = (drawn[1].workers or 0) if drawn is not None else 0
     making, epochs = Making(), Epochs(None if drawn is None else drawn[1].length)
     made: deque[float] = deque(maxlen=_MOST_BATCHES)
-    # Those that workers have taken too long over to have begun one since are all that there is.
-    since = began if any(_within(batch.t, began, ended) for batch in rank.batches()) else None
-    for batch in rank.batches():
-        if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, since, ended):
-            making.add(batch)
-            epochs.add(batch)
-            made.append(batch.read + batch.transform + batch.collate + (batch.queued or 0.0))
+
+    def fetched(since: float | None) -> Iterator[Batch]:
+        for batch in rank.batches():
+            if (drawn is None or batch.loader == drawn[0]) and _within(batch.t, since, ended):
+                yield batch
+
+    # Of batches that workers take long over none may have been begun since.
+    for batch in fetched(began if any(True for _ in fetched(began)) else None):
+        making.add(batch)
+        epochs.add(batch)
+        made.append(batch.read + batch.transform + batch.collate + (batch.queued or 0.0))
     per_step = 1.0
     fed = [step for step in steps if step.samples is not None]
     samples = fmean(step.samples for step in fed if step.samples is not None) if fed else None

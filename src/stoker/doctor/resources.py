@@ -139,15 +139,10 @@ def _held(line: Mapping[str, Any]) -> int | None:
 
 
 def _growing(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """By how much the same processes grew in the later half, bytes a second; None where they are others."""
+    """By how much the same processes grew in the later half, bytes a second; None where more have come."""
     later = lines[len(lines) // 2 :]
-    if len(later) < 2 or _pids(later[0]) != _pids(later[-1]):
-        return None
-    return _sum_rate(later, "rss_bytes")
-
-
-def _pids(line: Mapping[str, Any]) -> set[int]:
-    return {one["pid"] for one in line.get("processes") or []}
+    first, last = (len(line.get("processes") or []) for line in (later[0], later[-1]))
+    return None if len(later) < 2 or last > first else _sum_rate(later, "rss_bytes")
 
 
 def _while_settled(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

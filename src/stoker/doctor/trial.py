@@ -58,7 +58,8 @@ _FEW_BY_SEVERAL = 0.1
 # The share of a step that held batches must save for the data to be read again.
 _WORTH_PROBING = 0.05
 # A loop that held batches save this share of a step waits for its loader all along, whose rate is the loop's.
-_WAITS_ALWAYS = 0.9
+# One that has waited for this share of the time is waited for itself, should batches come in bursts.
+_WAITS_ALWAYS, _WAITS = 0.9, 0.5
 # Steps of a replay that count, should the epoch have no more, and seconds that are long for a batch.
 _LEAST_REPLAYED, _LONG_BATCH = 8, 2.5
 _NO_LOADER = "no DataLoader was drawn from"
@@ -159,7 +160,11 @@ class Trial:
         self._samples = 0
         self._iterator: Any = None
         self._paces: dict[str, float] = {}
-        self._observed = (0, 0.0)  # steps, and seconds
+        # Of the part at work, the time in which it was drawn; batches observed, and the seconds for it.
+        self._drawing = 0.0
+        self._observed = (0, 0.0)
+        # Seconds that a worker takes over a batch, or the loop itself, where it waits for that; else 0.
+        self._batch_takes = 0.0
         self._handed = 0
         self._drained: list[float] = []
         self._over = False
@@ -218,7 +223,9 @@ class Trial:
             return held.next()
         if self._handed and self._is_at_length(iterator):
             raise StopIteration
+        began = time.perf_counter()
         batch = self._draw(iterator)
+        self._drawing += time.perf_counter() - began
         if self._part == "hold" or self._is_observed_long:
             self._held.keep(batch)
             self._begin_replay()
@@ -252,6 +259,7 @@ class Trial:
     def _begin(self, part: str) -> None:
         self._part, self._began = part, time.perf_counter()
         self._updates = self._draws = self._by_several = 0
+        self._drawing = 0.0
 
     def _begin_replay(self) -> None:
         """Once enough batches are held, and no more is observed."""
@@ -262,7 +270,11 @@ class Trial:
     @property
     def _is_observed_long(self) -> bool:
         """Batches come seldom, and the next ones may come too late to be held."""
-        return self._part == "observe" and time.perf_counter() - self._began >= self._parts.observe_most
+        lasted = time.perf_counter() - self._began
+        return self._part == "observe" and lasted >= self._parts.observe_most and self._has_waited(lasted)
+
+    def _has_waited(self, lasted: float) -> bool:
+        return self._drawing >= _WAITS * lasted
 
     def _is_over(self, now: float) -> bool:
         parts, lasted, made = self._parts, now - self._began, self._updates
@@ -273,8 +285,9 @@ class Trial:
             least = parts.observe_seconds / (1 if self._session.observer.device is None else 2)
             enough = made >= parts.observe_steps and lasted >= least
             # Workers that take long over a batch end theirs together: of such a burst all count, or none.
-            whole = made % max(1, _workers_of(self._iterator)) == 0 or lasted >= 2 * parts.observe_most
-            return enough or (whole and lasted >= parts.observe_most)
+            amid = self._has_waited(lasted) and self._draws % max(1, _workers_of(self._iterator))
+            most = parts.observe_most * (2 if amid else 1)
+            return enough or lasted >= most
         if self._part == "replay":
             enough = made >= parts.replay_steps and lasted >= parts.replay_seconds
             # In another epoch the loop would wait for its workers, who are at work on what nobody draws.
@@ -296,7 +309,7 @@ class Trial:
                 self._emptied.calls = 0
             self._begin("observe")
         elif self._part == "observe":
-            self._observed = (self._updates, time.perf_counter() - self._began)
+            self._note_observed(time.perf_counter() - self._began)
             self._work.stop()
             self._sharing.read(_pids(self._iterator))
             self._session.describe()  # should the run be ended by force
@@ -331,7 +344,8 @@ class Trial:
                 "batch", bytes=self._held.nbytes(), padding=padding, dataset=samples_of(self._iterator)
             )
             if self._parts.drain_seconds and self._is_drained_already:
-                self._drained = [self._observed[1] / self._observed[0]] * self._observed[0]
+                drawn, seconds = self._observed
+                self._drained = [seconds / drawn] * drawn
                 self._tell_drain()
                 self._go_on()
             elif self._parts.drain_seconds:
@@ -385,7 +399,7 @@ class Trial:
             return from_memory(self._held, self._iterator, self._child.report) if waits else iter(())
         return conditions(
             self._session.observer,
-            self._held if self._held.full else None,
+            self._held if self._held.full and self._why is None else None,
             self._child.report,
             step=self._paces["observe"],
             emptied=self._emptied is not None and self._emptied.calls > 0,
@@ -408,17 +422,20 @@ class Trial:
         alone = self._paces.get("replay")
         return alone is not None and 1 - alone / self._paces["observe"] >= _WORTH_PROBING
 
-    @property
-    def _batch_takes(self) -> float:
-        """Seconds, one worker or the loop itself, where the loop waits for it; 0 where no pace was taken."""
-        return self._paces.get("observe", 0.0) * max(1, _workers_of(self._iterator))
+    def _note_observed(self, lasted: float) -> None:
+        self._observed = (self._draws, lasted)
+        workers = _workers_of(self._iterator)
+        if self._draws and not workers:
+            self._batch_takes = self._drawing / self._draws
+        elif self._draws and self._has_waited(lasted):
+            self._batch_takes = lasted / self._draws * workers
 
     @property
     def _is_drained_already(self) -> bool:
         """Whether the loop drew as fast as it can, while observed: what lies ready takes longer to draw."""
-        pace = self._paces["observe"]
-        waits = self._paces["replay"] <= (1 - _WAITS_ALWAYS) * pace
-        return waits and _in_queue(self._iterator) * pace > self._parts.drain_most
+        waits = self._paces["replay"] <= (1 - _WAITS_ALWAYS) * self._paces["observe"]
+        drawn, lasted = self._observed
+        return waits and drawn > 0 and _in_queue(self._iterator) * lasted / drawn > self._parts.drain_most
 
     def _probe_storage(self) -> None:
         """Where the loop waits for data, read some of it again. The last experiment: it ends the loader."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -145,7 +145,7 @@ def find(
         tuned = Tuner(
             search=search,
             ledger=ledger,
-            hold=_hold(command, trial_of(told) if is_first else None, ranks, offline),
+            hold=_hold(command, trial_of(told) if is_first else None, ranks, offline, ledger.before),
             probe=_probe(command, began + budget, ranks, offline),
             deadline=began + budget,
             ceiling=ceiling_of(told),
@@ -188,15 +188,20 @@ def ceiling_of(told: Diagnosis) -> float | None:
 
 
 def _hold(
-    command: Sequence[str], observed: Trial | None, ranks: int, offline: bool = False
+    command: Sequence[str],
+    observed: Trial | None,
+    ranks: int,
+    offline: bool = False,
+    before: Iterable[Trial] = (),
 ) -> Callable[[Mapping[str, Any], Path, float], Trial]:
-    """Trials of a script; the first one as it is may be `observed` already.
+    """Trials of a script; the first one as it is may be `observed` already, others held `before`.
 
     With a change it may have what leaves some of the card to others, or what it has as it is.
     """
     known = [] if observed is None else [observed]
-    starts: list[float] = []
-    shares: list[float] = []
+    plain = [trial for trial in before if not trial.settings]
+    starts = [trial.first for trial in plain if trial.first is not None]
+    shares = [trial.vram_share for trial in plain if trial.vram_share is not None]
 
     def held(settings: Mapping[str, Any], folder: Path, left: float) -> Trial:
         if known and not settings:
@@ -227,7 +232,7 @@ def _hold(
 
 def _vram_for(shares: Sequence[float]) -> float:
     """Of the card, what a trial may have, by what those of the script as it is had."""
-    return min(1.0, max(VRAM_SHARE, *(share + _VRAM_SLACK for share in shares), 0.0))
+    return min(1.0, max([VRAM_SHARE, *(share + _VRAM_SLACK for share in shares)]))
 
 
 def _digest(script: Path) -> str | None:

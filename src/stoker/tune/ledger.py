@@ -111,6 +111,11 @@ class Ledger:
         self.held += 1
         return trial
 
+    @property
+    def before(self) -> list[Trial]:
+        """Those of the search that is gone on with, which were not asked for again yet."""
+        return list(self._before.values())
+
     def keep_check(self, number: int, told: Mapping[str, Any]) -> None:
         """What the changes of that trial mean, into its folder."""
         write_whole(self._at(number) / "check.json", told)

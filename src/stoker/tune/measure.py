@@ -105,8 +105,9 @@ class _Measuring:
 
     def _end(self, *, at_once: bool = False) -> None:
         self._session.finish("done")
-        told, share = changes.told(self._argument["settings"]), max(self._share or 0.0, _share() or 0.0)
-        self._child.report("measured", told=told, vram_share=share or None, **_peaks())
+        told = changes.told(self._argument["settings"])
+        shares = [share for share in (self._share, _share()) if share is not None]
+        self._child.report("measured", told=told, vram_share=max(shares, default=None), **_peaks())
         if at_once:
             self._child.end(self._made)
         self._agreement.leave(self._made)

@@ -45,7 +45,9 @@ def measure(options: Options) -> Iterator[Result]:
     open_rows = _try_all([row for row in rows if row.name not in lacks], folder, end)
     runs = [run for row in rows for run in kept(row, folder)]
     runs += [{"row": name, "not_run": why} for name, why in lacks.items()]
+    # Of a row that was not tried as often as it should be, what is known from before stays.
     here = versions_here(cores=str(len(os.sched_getaffinity(0))))
+    whole = Origin(date=date.today().isoformat(), commit=commit, versions=here)
     yield Result(
         bench="faults",
         hardware=hardware_word("cuda" if torch.cuda.is_available() and options.device != "cpu" else "cpu"),
@@ -53,7 +55,7 @@ def measure(options: Options) -> Iterator[Result]:
         runs=runs,
         versions=here,
         commit=commit,
-        parts={row.name: Origin(date=date.today().isoformat(), commit=commit, versions=here) for row in rows},
+        parts={row.name: whole for row in rows if len(kept(row, folder)) == row.times},
     )
     if open_rows:
         raise BenchFailed(

@@ -35,7 +35,7 @@ def probe_storage(
     end_workers(iterator)
     most = 2 * seconds * _PATIENCE
     times = 1.0
-    if iterator._auto_collation and made is not None and made > seconds:
+    if made is not None and made > seconds and all(isinstance(index, list | tuple) for index in indices):
         indices, times = _parts_of(indices, _PART * seconds / made)
     found = hold(Maker(iterator, indices, most), partial(_both, seconds=seconds), start_method, most)
     return {

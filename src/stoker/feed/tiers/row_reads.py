@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import numpy as np
@@ -36,9 +36,9 @@ _ALONE_BYTES = 1 << 20
 # are shared among the most batches that were read at a time so far: with 2 for each of 2 batches a feed came
 # to 10.4 GB/s, with 1 for each to 11.4 (medians of 10 turns).
 _COPIERS = min(4, os.cpu_count() or 1)
-# Threads that ask the kernel's queue, shared as those are, and the least that one asks for. In a virtual
-# machine it takes the one who asks to wake the host: one came to 2.6 GB/s of rows of 98 KB, where 32 threads
-# with a read each made 3.5 (H200's host, 16 cores).
+# Threads that ask the kernel's queue, shared as those are, and the least that one asks for. On 16 cores one
+# came to 2.6 GB/s of rows of 98 KB, where 32 threads with a read each made 3.5 (H200's host; more that ask
+# were not measured there). On 2 cores one, two and four are alike.
 _ASKERS, _LEAST_ASKED = min(4, os.cpu_count() or 1), 16
 # Threads that wait for the disk. At 98 KB a row bare reads are fastest with 16 of 1 to 32.
 _READERS = 16
@@ -110,8 +110,9 @@ class RowReads:
             self._copy(self._page_cache, batch, warm)
         else:
             self._read_plainly(batch, warm, _COPIERS)
-        if self._queue is not None and self._goes_past(len(cold) / max(1, len(numbers))):
-            cold = self._read_by_queue(self._queue, batch, cold)
+        queue = self._queue
+        if queue is not None and self._goes_past(len(cold) / max(1, len(numbers))):
+            cold = self._read_by_queue(queue, batch, cold)
         if len(cold):
             self._read_plainly(batch, cold, _READERS)
         if batch.wrong or not known.all():
@@ -164,6 +165,8 @@ class RowReads:
 
         most = max(1, _ASKERS // self._at_a_time)
         self._share(ask, np.array_split(rows, max(1, min(most, len(rows) // _LEAST_ASKED))))
+        if len(rows) and sum(map(len, left)) == len(rows):  # no queue to be had, or blocks larger than a page
+            self._queue = None
         return np.concatenate(left)
 
     def _ask(self, queue: DirectQueue, batch: "_Batch", rows: Indices) -> Indices:
@@ -180,11 +183,8 @@ class RowReads:
                 left[came] = False
                 scatter.gather(came)
                 batch.check(rows[came])
-            useless = bool(left.all())  # blocks larger than a page, say
         except OSError:  # the system has no more queues to give; none of the reads is in flight any more
-            useless = True
-        if useless:
-            self._queue = None
+            pass
         return rows[left]
 
     def _read_plainly(self, batch: "_Batch", rows: Indices, threads: int) -> None:
@@ -211,8 +211,9 @@ class RowReads:
             for part in parts[:1]:
                 work(part)
         finally:
-            for other in others:
-                other.result()
+            wait(others)  # all of them write into the batch
+        for other in others:
+            other.result()
 
 
 class _Batch:
