@@ -14,7 +14,7 @@ from diagnoses import record as recorded
 from stoker.doctor import examination
 from stoker.doctor.experiments.resize import Resized
 from stoker.doctor.held import RING, Held
-from stoker.doctor.trial import Parts
+from stoker.doctor.parts import Parts
 from stoker.scratch import Message, Plan, Result
 from stoker.watch import Record
 

@@ -17,8 +17,8 @@ from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.experiments.history import as_numbers
 from stoker.doctor.forecast import foresee
 from stoker.doctor.fresh_sizes import Wish, run_fresh_sizes, sizes_worth_running
+from stoker.doctor.parts import Parts
 from stoker.doctor.segments import Segments
-from stoker.doctor.trial import Parts
 from stoker.scratch import Message, Result
 
 MIB = 1 << 20

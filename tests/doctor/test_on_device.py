@@ -21,7 +21,8 @@ from stoker.doctor.experiments.memory import tell_of_overflow
 from stoker.doctor.experiments.syncs import SyncLines
 from stoker.doctor.experiments.trace import Traced
 from stoker.doctor.experiments.variants import ChannelsLast, variants
-from stoker.doctor.trial import Parts, Trial
+from stoker.doctor.parts import Parts
+from stoker.doctor.trial import Trial
 from stoker.ward.fake_device import FakeDevice
 from stoker.watch.session import Plan, Session
 

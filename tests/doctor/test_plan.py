@@ -14,10 +14,10 @@ from stoker.doctor.evidence import Evidence, LoaderFacts
 from stoker.doctor.finding import Cure
 from stoker.doctor.model import workers_worth_trying
 from stoker.doctor.other_workers import try_workers
+from stoker.doctor.parts import Parts
 from stoker.doctor.plan import KINDS, Plan, draw_up
 from stoker.doctor.plan_words import show_budget, show_plan
 from stoker.doctor.sizes import Sizes, with_tried
-from stoker.doctor.trial import Parts
 from stoker.doctor.verdict import reach
 from stoker.scratch import Message, Result
 from stoker.watch.record import LineWriter, Writer

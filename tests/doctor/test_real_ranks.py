@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from stoker.doctor.parts import Parts, as_argument
 from stoker.doctor.rank_evidence import read_ranks
 from stoker.doctor.rank_trial import board_path
 from stoker.doctor.spawned import run_of_ranks
-from stoker.doctor.trial import Parts, as_argument
 from stoker.scratch import Limits, Plan, Result, run
 from stoker.watch import Record
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from stoker.doctor.device import Overflow
 from stoker.doctor.evidence import Evidence
+from stoker.doctor.parts import Parts
 from stoker.doctor.smaller import run_smaller
-from stoker.doctor.trial import Parts
 from stoker.scratch import Message, Result
 
 DIED = Overflow(asked=1, reserved=1, allowed=1, text="CUDA out of memory.", samples=16, workers=4)

@@ -13,7 +13,8 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from stoker.doctor import trial
 from stoker.doctor.experiments.from_memory import FromMemory
-from stoker.doctor.trial import Parts, Trial
+from stoker.doctor.parts import Parts
+from stoker.doctor.trial import Trial
 from stoker.watch.session import Plan, Session
 
 

@@ -22,12 +22,12 @@ from stoker.doctor.fresh_sizes import Wish, run_fresh_sizes
 from stoker.doctor.method import Stretch, stretches
 from stoker.doctor.one_thread import try_one_thread, variables
 from stoker.doctor.other_workers import LEAST_SECONDS, try_workers
+from stoker.doctor.parts import Parts, as_argument
 from stoker.doctor.plan import Plan, draw_up
 from stoker.doctor.rank_evidence import read_ranks
 from stoker.doctor.rank_trial import board_path
 from stoker.doctor.smaller import run_smaller
 from stoker.doctor.spawned import run_of_ranks
-from stoker.doctor.trial import Parts, as_argument
 from stoker.doctor.verdict import Verdict, reach
 from stoker.errors import DiagnosisFailed
 from stoker.facts.secrets import hide_password

@@ -16,7 +16,7 @@ from stoker.doctor.evidence import Evidence
 from stoker.doctor.forecast import foresee
 from stoker.doctor.method import Stretch
 from stoker.doctor.other_workers import Hold
-from stoker.doctor.trial import Parts
+from stoker.doctor.parts import Parts
 
 # As many steps as the loop's own warm-up, of which the allocations are compared with theirs.
 _FIRST_STEPS = Parts(peak_alone=True)

@@ -10,7 +10,7 @@ from typing import Any
 from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.method import Stretch
 from stoker.doctor.other_workers import LEAST_SECONDS, Hold
-from stoker.doctor.trial import Parts
+from stoker.doctor.parts import Parts
 from stoker.watch import Record
 
 _LEAST_STEPS = 8

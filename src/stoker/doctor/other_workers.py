@@ -13,8 +13,8 @@ from stoker.doctor.evidence import Evidence, read
 from stoker.doctor.finding import ALARM
 from stoker.doctor.method import Stretch
 from stoker.doctor.model import workers_worth_trying
+from stoker.doctor.parts import Parts
 from stoker.doctor.sizes import read_sizes
-from stoker.doctor.trial import Parts
 from stoker.scratch import Result
 from stoker.watch import Record
 

@@ -14,9 +14,11 @@ from typing import Any, NoReturn
 from stoker.doctor.board import AHEAD, CANNOT, HOLDS, Board
 from stoker.doctor.experiments.links import measure
 from stoker.doctor.held import samples_of
+from stoker.doctor.iterators import in_queue
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.parts import Parts
 from stoker.doctor.process import about_process
-from stoker.doctor.trial import _FEW_BY_SEVERAL, Parts, Trial, _compiled, _in_queue
+from stoker.doctor.trial import _FEW_BY_SEVERAL, Trial, _compiled
 from stoker.scratch import Child
 from stoker.watch.session import Session
 
@@ -127,7 +129,7 @@ class RankTrial(Trial):
         return None
 
     def _drain_to_the_end(self, iterator: Any) -> NoReturn:
-        ready, drawn, began = _in_queue(iterator), 0, time.perf_counter()
+        ready, drawn, began = in_queue(iterator), 0, time.perf_counter()
         while not self._has_drained(began):
             before = time.perf_counter()
             try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from stoker.doctor.device_evidence import missing_of, read_fresh, read_sizes_that_ran
 from stoker.doctor.evidence import Evidence
-from stoker.doctor.trial import Parts
+from stoker.doctor.parts import Parts
 from stoker.scratch import Result
 
 # A quarter first: the sizes around it are tried in the same run, up to half of what died. Then less, down to

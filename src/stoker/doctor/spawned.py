@@ -91,8 +91,8 @@ def _become_rank(work: Path, argument: dict[str, Any]) -> None:
 
     if _ranks or not dist.is_initialized() or dist.get_world_size() == 1:
         return
+    from stoker.doctor.parts import Parts
     from stoker.doctor.rank_trial import begin
-    from stoker.doctor.trial import Parts
     from stoker.scratch.channel import Sender
     from stoker.scratch.child import Child
     from stoker.watch.session import Plan, Session

@@ -19,7 +19,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,7 +39,9 @@ from stoker.doctor.experiments.memory import Emptied, about_device, held_there, 
 from stoker.doctor.experiments.on_device import conditions
 from stoker.doctor.experiments.storage import probe_storage
 from stoker.doctor.held import Held, bytes_in, samples_of
+from stoker.doctor.iterators import in_queue, pids_of, workers_of
 from stoker.doctor.padding import share_of_padding
+from stoker.doctor.parts import Parts
 from stoker.doctor.process import about_process
 from stoker.doctor.sharing import Sharing
 from stoker.doctor.spawned import follow
@@ -63,43 +64,6 @@ _WAITS_ALWAYS, _WAITS = 0.9, 0.5
 # Steps of a replay that count, should the epoch have no more, and seconds that are long for a batch.
 _LEAST_REPLAYED, _LONG_BATCH = 8, 2.5
 _NO_LOADER = "no DataLoader was drawn from"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """How long each part lasts: so many steps and so many seconds, but no longer than the most of them.
-
-    A part of no steps (a drain of no seconds) is left out. `device`: on a GPU, what is asked of one follows,
-    or other sizes alone; `peak_alone`: nothing follows the first steps, but convolutions that are run alone
-    with `probe` samples. `batch` are samples to put over those of loaders with so many workers.
-    `workers` are put in the place of those that the loader has, `instead_of` so many (None: of any).
-    """
-
-    warm_steps: int = 8
-    observe_steps: int = 40
-    observe_seconds: float = 6.0
-    observe_most: float = 14.0
-    replay_steps: int = 24
-    replay_seconds: float = 2.5
-    replay_most: float = 6.0
-    drain_seconds: float = 2.0
-    drain_most: float = 6.0
-    storage_seconds: float = 1.0
-    look_seconds: float = 2.0
-    look_most: float = 6.0
-    workers: int | None = None
-    instead_of: int | None = None
-    threads: int | None = None
-    device: bool = False
-    sizes_alone: bool = False
-    peak_alone: bool = False
-    probe: tuple[int, ...] = ()
-    batch: tuple[int, int] | None = None
-
-
-def as_argument(runs: Path, run: str, parts: Parts) -> dict[str, Any]:
-    """What `prepare` is given."""
-    return {"runs": str(runs), "run": run, "parts": asdict(parts)}
 
 
 def prepare(child: Child, argument: dict[str, Any]) -> None:
@@ -245,7 +209,7 @@ class Trial:
         if self._probe is not None and self._steps == 1 and _compiled() is None:
             self._probe.note()
         if self._part == "observe":
-            self._sharing.stepped(_pids(self._iterator))
+            self._sharing.stepped(pids_of(self._iterator))
             if _compiled() is None:  # which would be compiled anew for a hook
                 self._work.stepped()
         elif self._part == "look":
@@ -285,7 +249,7 @@ class Trial:
             least = parts.observe_seconds / (1 if self._session.observer.device is None else 2)
             enough = made >= parts.observe_steps and lasted >= least
             # Workers that take long over a batch end theirs together: of such a burst all count, or none.
-            amid = self._has_waited(lasted) and self._draws % max(1, _workers_of(self._iterator))
+            amid = self._has_waited(lasted) and self._draws % max(1, workers_of(self._iterator))
             most = parts.observe_most * (2 if amid else 1)
             return enough or lasted >= most
         if self._part == "replay":
@@ -311,7 +275,7 @@ class Trial:
         elif self._part == "observe":
             self._note_observed(time.perf_counter() - self._began)
             self._work.stop()
-            self._sharing.read(_pids(self._iterator))
+            self._sharing.read(pids_of(self._iterator))
             self._session.describe()  # should the run be ended by force
             self._child.report(
                 "observed",
@@ -424,7 +388,7 @@ class Trial:
 
     def _note_observed(self, lasted: float) -> None:
         self._observed = (self._draws, lasted)
-        workers = _workers_of(self._iterator)
+        workers = workers_of(self._iterator)
         if self._draws and not workers:
             self._batch_takes = self._drawing / self._draws
         elif self._draws and self._has_waited(lasted):
@@ -435,7 +399,7 @@ class Trial:
         """Whether the loop drew as fast as it can, while observed: what lies ready takes longer to draw."""
         waits = self._paces["replay"] <= (1 - _WAITS_ALWAYS) * self._paces["observe"]
         drawn, lasted = self._observed
-        return waits and drawn > 0 and _in_queue(self._iterator) * lasted / drawn > self._parts.drain_most
+        return waits and drawn > 0 and in_queue(self._iterator) * lasted / drawn > self._parts.drain_most
 
     def _probe_storage(self) -> None:
         """Where the loop waits for data, read some of it again. The last experiment: it ends the loader."""
@@ -470,7 +434,7 @@ class Trial:
         Where the epoch comes to its end so does the loop's, after that batch: an epoch without any would be
         one that the script never had.
         """
-        ready = _in_queue(iterator)
+        ready = in_queue(iterator)
         began = time.perf_counter()
         self._epochs += 1
         drawn, batch = 0, None
@@ -498,7 +462,7 @@ class Trial:
         return enough or lasted >= self._parts.drain_most
 
     def _tell_drain(self) -> None:
-        self._sharing.read(_pids(self._iterator))
+        self._sharing.read(pids_of(self._iterator))
         self._child.report(
             "drain",
             batches=len(self._drained),
@@ -511,21 +475,6 @@ class Trial:
         self._session.finish("done")
         self._child.report("finished", why=why)
         self._child.end(self._steps)
-
-
-def _pids(iterator: Any) -> list[int]:
-    """Of the worker processes; none where the loop makes its batches itself."""
-    return [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid is not None]
-
-
-def _workers_of(iterator: Any) -> int:
-    return int(getattr(iterator, "_num_workers", 0))
-
-
-def _in_queue(iterator: Any) -> int:
-    """How many batches may lie ready: those are no measure of what the loader can do."""
-    workers = _workers_of(iterator)
-    return workers * (getattr(iterator, "_prefetch_factor", None) or 0) + workers
 
 
 def _compiled() -> tuple[int, float] | None:

@@ -187,7 +187,9 @@ class RemoteClient:
             return NoSuchObject(f"{what}: no such object{said}; it was removed, or never there: list anew")
         if isinstance(error, ValueError) or "Unable to recognise URL" in text:
             return UsageError(f"{what}: {self._scrub(text)}; check the address and the key")
-        if "HTTP error" in text or status in ("429", "500", "502", "503", "504") or "kind: Connect" in debug:
+        # An answer to a part that does not say which part it is is none, as one that breaks off.
+        broken = any(words in text for words in ("HTTP error", "Content-Range")) or "kind: Connect" in debug
+        if broken or status in ("429", "500", "502", "503", "504"):
             where = f"the endpoint {shown_url(self._endpoint)}" if self._endpoint else "the store"
             return StoreUnreachable(
                 f"{what}: no usable answer from {where}{said}, after all retries; check the address and the "
